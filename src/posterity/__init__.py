@@ -1,0 +1,1 @@
+"""posterity: Bayesian deep learning for PyTorch. Any network, any posterior, one interface."""

@@ -1,0 +1,82 @@
+"""The vocabulary of the library: parameters, predictors, batches, the plan of a fit, and its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+Params = dict[str, Tensor]
+"""Parameters by their name in the user's plain module."""
+
+Inputs = Any
+"""What a network is called with: a tensor, a tuple (positional) or a dictionary (by keyword) of tensors."""
+
+Predictor = Callable[[Inputs], Tensor]
+"""One draw: a consistent function from inputs to network outputs."""
+
+
+class PosterityError(ValueError):
+    """Bad input, said in one sentence: what was got, what was expected."""
+
+
+class PosterityWarning(UserWarning):
+    """One plain line with what to do about it."""
+
+
+class Batch(NamedTuple):
+    """Some examples: inputs, targets, and optionally a weight for each example."""
+
+    inputs: Inputs
+    targets: Tensor
+    weights: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is known of a fit before it starts.
+
+    Attributes:
+        num_data: N, the number of training examples; the only thing a summed penalty is ever divided by.
+        steps: Optimizer steps of the whole run.
+        steps_per_epoch: Optimizer steps that see every example once.
+        batch_size: Examples of one step, over all ranks and micro-batches.
+    """
+
+    num_data: int
+    steps: int
+    steps_per_epoch: int
+    batch_size: int
+
+    def count(self, period: int | str, name: str = "every") -> int:
+        """Steps in a period given as a number of steps or as ``"epoch"``."""
+        if period == "epoch":
+            return self.steps_per_epoch
+        if not isinstance(period, int) or period < 1:
+            raise PosterityError(f"{name} must be a positive number of steps or 'epoch', got {period!r}")
+        return period
+
+    def at(self, start: int | float, name: str = "start") -> int:
+        """The step at which something starts, given as a step (int) or as a fraction of the run (float)."""
+        step = start if isinstance(start, int) else round(start * self.steps)
+        if not 0 <= step < self.steps:
+            raise PosterityError(f"{name}={start!r} falls outside a run of {self.steps} steps")
+        return step
+
+
+def check_positive(**values: float | Mapping[str, Any]) -> None:
+    """Refuse hyper-parameters that are not numbers above zero (mappings are checked value by value)."""
+    for name, value in values.items():
+        for number in value.values() if isinstance(value, Mapping) else (value,):
+            low = float(number.min()) if isinstance(number, Tensor) else number
+            if not low > 0 or low == float("inf"):
+                raise PosterityError(f"{name} must be positive and finite, got {low!r}")
+
+
+def check_fraction(**values: float) -> None:
+    """Refuse hyper-parameters outside [0, 1)."""
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise PosterityError(f"{name} must lie in [0, 1), got {value!r}")
