@@ -1,0 +1,1 @@
+"""How to get a posterior: one method, one file."""

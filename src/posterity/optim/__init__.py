@@ -1,0 +1,1 @@
+"""Optimizers, their pure update rules, and schedules."""
