@@ -177,6 +177,9 @@ def test_a_function_with_tensors_or_loaders(own_module: ModuleType) -> None:
         assert own.training()[1].tolist() == [0, 2] * 3 and own.classes == ("0", "1", "2")
         assert own.standardiser is None
     own_module.real = lambda: ((x, x[:, 0]), (x, x[:, 0]))  # type: ignore[attr-defined]
+    own_module.words = lambda: ((y[:, None], y), (y[:, None], y))  # type: ignore[attr-defined]
+    own = data.load("own_data_module:words")
+    assert own.kind == Kind.TEXT and own.training()[0].dtype == torch.int64
     own = data.load("own_data_module:real")
     assert own.task == Task.REGRESSION and own.training()[1].shape == (10, 1)
 
@@ -185,10 +188,18 @@ def test_a_bad_function_is_one_sentence(own_module: ModuleType) -> None:
     own_module.one = lambda: torch.zeros(3)  # type: ignore[attr-defined]
     own_module.text = lambda: ("ab", "cd")  # type: ignore[attr-defined]
     own_module.value = 3  # type: ignore[attr-defined]
+    empty, x = torch.zeros(0, 3), torch.zeros(2, 3)
+    own_module.empty = lambda: ((empty, empty[:, 0].long()),) * 2  # type: ignore[attr-defined]
+    own_module.nan = lambda: ((x, x[:, 0] / 0),) * 2  # type: ignore[attr-defined]
+    own_module.halves = lambda: ((x, x[:, 0] + 0.5),) * 2  # type: ignore[attr-defined]
+    with pytest.raises(PosterityError, match="whole numbers"):
+        data.load("own_data_module:halves", task="classification")
     for name, says in (
         ("own_data_module:one", r"must return \(train, test\), got Tensor"),
         ("own_data_module:text", "must give"),
         ("own_data_module:value", "is a int, expected a function"),
+        ("own_data_module:empty", "got 0 and 0"),
+        ("own_data_module:nan", "targets hold NaN"),
         ("own_data_module:gone", "cannot be imported"),
         ("no_such_module_at_all:f", "cannot be imported"),
     ):
