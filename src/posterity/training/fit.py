@@ -99,6 +99,7 @@ def finish(run: Run, job: Job) -> Posterior:
     posterior = job.method.posterior(run, likelihood, job.stream.once())
     first = next(iter(job.stream.once()))
     posterior.inputs, posterior.seed = InputSpec.of(first.inputs), job.seed
+    posterior._fresh()
     posterior.history = run.history
     if isinstance(posterior, WeightPosterior):
         posterior = with_bank(posterior, job.stream.once())

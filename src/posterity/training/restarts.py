@@ -67,7 +67,7 @@ def reinitialised(module: nn.Module, seed: int, device: torch.device) -> nn.Modu
     """A copy with fresh weights, by each part's ``reset_parameters``."""
     network = copy.deepcopy(module)
     with global_seed(seed, device):
-        for name, part in network.named_modules():
+        for name, part in reversed(list(network.named_modules())):  # children first: a parent may redraw its parts
             reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
             if reset is not None:
                 reset()
