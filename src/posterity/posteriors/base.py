@@ -34,6 +34,7 @@ class Posterior:
         likelihood: How targets arise from its outputs.
         inputs: Shape and type of the inputs it was fitted on, where known.
         seed: Where draws start when no generator is given.
+        history: The figures of each epoch of the fit it came from; not stored in files.
     """
 
     kind: ClassVar[str]
@@ -45,6 +46,7 @@ class Posterior:
         self.likelihood = likelihood
         self.inputs = inputs
         self.seed = seed
+        self.history: list[dict[str, float]] = []
 
     @property
     def distinct(self) -> int | None:
@@ -127,6 +129,9 @@ class WeightPosterior(Posterior):
     Attributes:
         bank: Buffers of the bank's draws by name, [draws, ...]; empty without BatchNorm.
     """
+
+    needs_bank: ClassVar[bool] = True
+    """Whether draws need buffers of their own; not where every point brings its buffers."""
 
     def __init__(
         self,

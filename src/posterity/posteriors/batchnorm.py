@@ -67,7 +67,7 @@ def refreshed(module: nn.Module, draws: list[Params], batches: Iterable[Batch], 
 
 def with_bank(posterior: P, batches: Iterable[Batch], draws: int = 32) -> P:
     """The same posterior with a bank of draws whose buffers fit them; itself if the network has no BatchNorm."""
-    if not batchnorm_layers(posterior.module):
+    if not posterior.needs_bank or not batchnorm_layers(posterior.module):
         return posterior
     banked = copy.copy(posterior)
     banked.bank = {}
