@@ -18,16 +18,17 @@ vectors: the first snapshot, the mean's offset, the variance and the rows (one m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posterity.flat import Layout
 from posterity.methods.base import plain_parameters
+from posterity.posteriors.batchnorm import batchnorm_layers
 from posterity.run import Run
-from posterity.types import Params, PosterityError, check_fraction
+from posterity.types import Params, Plan, PosterityError, check_fraction
 
 __all__ = ["Snapshots", "Times", "Trajectory"]
 
@@ -172,6 +173,14 @@ class Times:
         """Whether to look after this many steps."""
         return step > self.start and (step - self.start) % self.every == 0
 
+    @classmethod
+    def of(cls, plan: Plan, start: int | float, every: int | str | None, wanted: int) -> Times:
+        """The times of a plan; ``every=None`` is an epoch, or less where that gives fewer than ``wanted`` looks."""
+        begin = plan.at(start)
+        if every is None:
+            return cls(begin, max(1, min(plan.steps_per_epoch, (plan.steps - begin) // wanted)))
+        return cls(begin, plan.count(every))
+
     def count(self, steps: int) -> int:
         """How many looks a run of so many steps gives."""
         return max(0, (steps - self.start) // self.every)
@@ -182,6 +191,12 @@ def current_weights(run: Run) -> tuple[Params, None]:
     return plain_parameters(run.module), None
 
 
+def other_buffers(module: nn.Module) -> Params:
+    """Copies of the buffers that are not BatchNorm's: those are refreshed for every draw."""
+    refreshed = tuple(f"{name}." for name in batchnorm_layers(module))
+    return {name: b.clone() for name, b in module.named_buffers() if not name.startswith(refreshed)}
+
+
 @dataclass
 class Snapshots:
     """A Collector: adds what ``read`` gives to a trajectory whenever it is due.
@@ -190,16 +205,23 @@ class Snapshots:
         trajectory: Where snapshots go.
         due: Whether to take one after so many steps.
         read: The weights of a run and, for HWA, their variances; the plain weights if not given.
+        buffers: The network's other buffers as they were at the start, to see whether training changes them.
     """
 
     trajectory: Trajectory
     due: Callable[[int], bool]
     read: Callable[[Run], tuple[Params, Params | None]] = current_weights
+    buffers: Params = field(default_factory=dict)
 
     def observe(self, run: Run) -> None:
         """Called after every step."""
         if self.due(run.step):
             self.trajectory.add(*self.read(run))
+
+    def moved_buffers(self, module: nn.Module) -> list[str]:
+        """Buffers beside BatchNorm's that training has changed: no average or refresh covers them."""
+        now = other_buffers(module)
+        return [name for name, before in self.buffers.items() if not torch.equal(now[name], before)]
 
     def state_dict(self) -> dict[str, Any]:
         """All that was gathered."""
