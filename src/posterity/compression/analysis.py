@@ -102,11 +102,11 @@ class Analysis:
 
     def module(self, node: fx.Node) -> Any:
         """The sub-module that a node calls."""
-        return self.network.get_submodule(node.target)
+        return self.network.get_submodule(str(node.target))
 
     def called_twice(self, node: fx.Node) -> bool:
         """Whether a layer's weights serve in several places."""
-        return self._calls[node.target] > 1
+        return self._calls[str(node.target)] > 1
 
     def source(self, node: fx.Node) -> fx.Node:
         """The first tensor a node reads."""
@@ -123,12 +123,13 @@ class Analysis:
     def run(self, node: fx.Node, tensor: Tensor) -> Tensor:
         """The node's operation on another tensor in the place of its only input."""
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda _: tensor)
+        operation: Any = node.target
         with torch.no_grad():
             if node.op == "call_module":
                 return self.module(node)(*args, **kwargs)
             if node.op == "call_method":
-                return getattr(args[0], node.target)(*args[1:], **kwargs)
-            return node.target(*args, **kwargs)
+                return getattr(args[0], operation)(*args[1:], **kwargs)
+            return operation(*args, **kwargs)
 
     def add_layer(self, node: fx.Node) -> Channels | None:
         """Write down a linear layer or convolution, and what its outputs are."""
@@ -155,9 +156,7 @@ class Analysis:
 
     def _tie_groups(self, layer: Layer) -> None:
         """A group goes as a whole: its inputs and outputs are one unit."""
-        members = torch.cat(
-            [layer.inputs.ids.view(layer.groups, -1), layer.outputs.ids.view(layer.groups, -1)], dim=1
-        )
+        members = torch.cat([layer.inputs.ids.view(layer.groups, -1), layer.outputs.ids.view(layer.groups, -1)], dim=1)
         self.units.tie(members[:, :1].expand_as(members).reshape(-1), members.reshape(-1))
 
     def stop(self, node: fx.Node) -> None:
@@ -187,10 +186,10 @@ class Analysis:
         return all(n in self.channels and bool(self.channels[n].constant.all()) for n in results)
 
 
-def _pads_with_zeros(module: nn.Module) -> bool:
-    padding = getattr(module, "padding", 0)
-    around = padding != "valid" if isinstance(padding, str) else any(p > 0 for p in torch.tensor(padding).reshape(-1))
-    return around and getattr(module, "padding_mode", "zeros") == "zeros"
+def _pads_with_zeros(module: Any) -> bool:
+    if type(module) is nn.Linear or module.padding_mode != "zeros":
+        return False
+    return module.padding != "valid" if isinstance(module.padding, str) else any(module.padding)
 
 
 def _values(layer: Layer) -> Tensor:
@@ -242,9 +241,9 @@ def analyse(network: fx.GraphModule, shapes: Shapes, constants: dict[str, int], 
     dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
     analysis = Analysis(network, shapes, dtype, constants, select)
     for node in network.graph.nodes:
-        if node.op == "placeholder" or _asks_batch_size(node) or not node.all_input_nodes and node.op != "get_attr":
+        if node.op == "placeholder" or _asks_batch_size(node) or (not node.all_input_nodes and node.op != "get_attr"):
             continue
-        key = node.target if node.op != "get_attr" else "get_attr"
+        key: Any = node.target if node.op != "get_attr" else "get_attr"
         if node.op == "call_module":
             key = type(analysis.module(node))
         rule = RULES.get(key)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -148,8 +149,9 @@ def _rewrite(analysis: Analysis) -> None:
 def _drop_parts(analysis: Analysis, kept: Tensor) -> None:
     """Concatenations lose the parts of which nothing stays."""
     for node in analysis.joins:
-        parts = [p for p in node.args[0] if p not in analysis.channels or bool(kept[analysis.channels[p].ids].any())]
-        node.args = (parts or node.args[0][:1], *node.args[1:])
+        parts: Any = node.args[0]
+        left = [p for p in parts if p not in analysis.channels or bool(kept[analysis.channels[p].ids].any())]
+        node.args = (left or list(parts[:1]), *node.args[1:])
 
 
 def _keep_one(analysis: Analysis, layers: list[Layer], kept: Tensor) -> None:
@@ -164,7 +166,7 @@ def _keep_one(analysis: Analysis, layers: list[Layer], kept: Tensor) -> None:
                 kept |= roots == roots[channels.ids[0]]
 
 
-def _shrink(module: nn.Module, layer: Layer, kept: Tensor) -> None:
+def _shrink(module: Any, layer: Layer, kept: Tensor) -> None:
     """Slice a layer in place, with the constants it no longer reads in its bias."""
     rows, columns = kept[layer.outputs.ids], kept[layer.inputs.ids]
     weight, bias, value = layer.weight.clone(), layer.bias.clone(), layer.inputs.value
@@ -181,23 +183,25 @@ def _shrink(module: nn.Module, layer: Layer, kept: Tensor) -> None:
         groups = int(columns.sum()) // (len(columns) // groups)
     old = module.weight
     small = weight[rows].reshape(int(rows.sum()), -1, *old.shape[2:]).to(old.dtype)
-    module.weight = nn.Parameter(small, requires_grad=old.requires_grad)
+    module.weight = nn.Parameter(small)
     if module.bias is not None or bool(bias[rows].any()):
-        module.bias = nn.Parameter(bias[rows].to(old.dtype), requires_grad=old.requires_grad)
+        module.bias = nn.Parameter(bias[rows].to(old.dtype))
     for name, size in zip(_SIZES[type(module)], (int(columns.sum()), int(rows.sum()), groups), strict=False):
         setattr(module, name, size)
 
 
 _CHANNELS = ("in_channels", "out_channels", "groups")
-_SIZES = {nn.Linear: ("in_features", "out_features"), **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CHANNELS)}
+_SIZES: dict[type, tuple[str, ...]] = {
+    nn.Linear: ("in_features", "out_features"),
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _CHANNELS),
+}
 
 
-def _slice_norm(norm: nn.Module, rows: Tensor) -> None:
+def _slice_norm(norm: Any, rows: Tensor) -> None:
     norm.num_features = int(rows.sum())
-    for name, value in [*norm.named_parameters(), *norm.named_buffers()]:
-        if value.dim() == 1:
-            sliced = value.detach()[rows].clone()
-            setattr(norm, name, nn.Parameter(sliced, value.requires_grad) if isinstance(value, nn.Parameter) else sliced)
+    for value in [*norm.parameters(), *norm.buffers()]:
+        if value.dim() == 1:  # all but the count of batches seen
+            value.data = value.data[rows].clone()
 
 
 def _select(network: fx.GraphModule, layer: Layer, kept: Tensor) -> None:

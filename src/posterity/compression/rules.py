@@ -116,14 +116,15 @@ def together(analysis: Analysis, node: fx.Node) -> Channels | None:
     """a + b, a − b, a · b: position j of both is one unit from here on. With a number: an activation."""
     if len(node.all_input_nodes) == 1 and len(node.args) == 2 and node.args[0] is not node.args[1]:
         return elementwise(analysis, node)
-    pair = [analysis.channels.get(a) for a in node.args if isinstance(a, fx.Node)]
-    if len(pair) != 2 or pair[0] is None or pair[1] is None or node.kwargs:
+    if len(node.args) != 2 or node.kwargs:
         return None
-    a, b = pair
-    if a.dim != b.dim or len(a.ids) != len(b.ids) or not analysis.same_rank(node):
+    left, right = node.args
+    a, b = (analysis.channels.get(arg) if isinstance(arg, fx.Node) else None for arg in (left, right))
+    if a is None or b is None or a.dim != b.dim or len(a.ids) != len(b.ids) or not analysis.same_rank(node):
         return None
     analysis.units.tie(a.ids, b.ids)
-    value = node.target(a.value, b.value) if callable(node.target) else getattr(a.value, node.target)(b.value)
+    operation: Any = node.target
+    value = operation(a.value, b.value) if callable(operation) else getattr(a.value, operation)(b.value)
     if node.target in _PRODUCTS:
         value = torch.where((a.value == 0) | (b.value == 0), 0.0, value)
     return a.with_value(value)
@@ -131,7 +132,7 @@ def together(analysis: Analysis, node: fx.Node) -> Channels | None:
 
 def concatenate(analysis: Analysis, node: fx.Node) -> Channels | None:
     """The units of every part, one after the other; a part that was not followed gets units that stay."""
-    parts = node.args[0]
+    parts: Any = node.args[0]
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if not isinstance(parts, (list, tuple)) or not isinstance(dim, int):
         return None
@@ -151,10 +152,11 @@ def concatenate(analysis: Analysis, node: fx.Node) -> Channels | None:
 
 def constant(analysis: Analysis, node: fx.Node) -> Channels | None:
     """A constant that this package put in the place of a dead branch; other attributes are not followed."""
-    if node.target not in analysis.constants:
+    name = str(node.target)
+    if name not in analysis.constants:
         return None
-    held = getattr(analysis.network, node.target).double()
-    dim = analysis.constants[node.target]
+    held = analysis.network.get_buffer(name).double()
+    dim = analysis.constants[name]
     return Channels(dim, analysis.units.fresh(held.numel()), held.reshape(-1))
 
 
@@ -166,8 +168,8 @@ def mixing(analysis: Analysis, node: fx.Node) -> Channels | None:
 _PRODUCTS = {operator.mul, torch.mul, "mul"}
 
 _ACTIVATIONS = (
-    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh, nn.Softplus,
-    nn.Softsign, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.LogSigmoid, nn.Tanhshrink, nn.Identity, nn.Dropout,
+    nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh,
+    nn.Softplus, nn.Softsign, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.LogSigmoid, nn.Tanhshrink,
     F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.celu, F.gelu, F.silu, F.mish, F.sigmoid, F.tanh, F.softplus,
     F.softsign, F.hardswish, F.hardsigmoid, F.hardtanh, F.logsigmoid, torch.relu, torch.tanh, torch.sigmoid, torch.abs,
     torch.exp, torch.neg, torch.clamp, torch.square, operator.neg,
@@ -177,8 +179,8 @@ _SPATIAL = (
     nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
     nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
     nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
-    nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d, nn.ReplicationPad1d, nn.ReplicationPad2d,
-    nn.Upsample,
+    nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d,
+    nn.ReplicationPad1d, nn.ReplicationPad2d, nn.Upsample,
     F.max_pool1d, F.max_pool2d, F.max_pool3d, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d,
     F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d, F.adaptive_max_pool1d, F.adaptive_max_pool2d,
     F.interpolate, torch.max_pool2d,

@@ -36,8 +36,8 @@ def log_alpha(mean: Mapping[str, Tensor], variance: Mapping[str, Tensor]) -> Par
     """
     scores = {}
     for name, value in weights(mean).items():
-        if name not in variance:
-            continue
+        if name not in variance or not bool(variance[name].any()):
+            continue  # deterministic
         if bool((variance[name] < 0).any()):
             raise PosterityError(f"the variance of {name!r} has negative entries, expected none")
         ratio = variance[name].detach().log() - 2 * value.abs().log()

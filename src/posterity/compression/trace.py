@@ -14,9 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from posterity import calling
 from posterity.types import Inputs, PosterityError
 
-__all__ = ["Shapes", "arguments", "call_counts", "clean", "fold_batch_norm", "measure_shapes", "remove_identities", "trace"]
+__all__ = [
+    "Shapes",
+    "arguments",
+    "call_counts",
+    "clean",
+    "fold_batch_norm",
+    "measure_shapes",
+    "remove_identities",
+    "trace",
+]
 
 Shapes = dict[fx.Node, torch.Size]
 """The shape of every node that is one tensor."""
@@ -50,7 +60,7 @@ def trace(module: nn.Module) -> fx.GraphModule:
         return fx.GraphModule(module, _Tracer(opaque).trace(module))
     except Exception as error:
         kind = type(module).__name__
-        raise PosterityError(f"torch.fx cannot trace the forward of {kind}, so it cannot be compacted: {error}") from error
+        raise PosterityError(f"torch.fx cannot trace {kind}.forward, so it cannot be compacted: {error}") from error
 
 
 def _traceable(module: nn.Module) -> bool:
@@ -70,7 +80,7 @@ def _refuse_tied(module: nn.Module) -> None:
     for name, param in module.named_parameters(remove_duplicate=False):
         first = seen.setdefault(id(param), name)
         if first != name:
-            raise PosterityError(f"{first!r} and {name!r} are one tied parameter, which compaction cannot shrink: untie them")
+            raise PosterityError(f"{first!r} and {name!r} are one tied parameter, which cannot shrink: untie them")
 
 
 def arguments(network: fx.GraphModule, example: Inputs) -> tuple[Any, ...]:
@@ -79,14 +89,12 @@ def arguments(network: fx.GraphModule, example: Inputs) -> tuple[Any, ...]:
     A batch of one hides reshapes that mix the batch with the channels.
     """
     named = [node for node in network.graph.nodes if node.op == "placeholder"]
-    if isinstance(example, dict):
-        unknown = set(example) - {node.target for node in named}
-        if unknown:
-            raise PosterityError(f"the example has an input {unknown.pop()!r} that the network does not take")
-        values = [example[n.target] if n.target in example else n.args[0] for n in named]
-    else:
-        values = list(example) if isinstance(example, tuple) else [example]
-    return tuple(_as_batch(value) for value in values)
+    positional, keywords = calling.arguments(example)
+    unknown = set(keywords) - {node.target for node in named}
+    if unknown:
+        raise PosterityError(f"the example has an input {unknown.pop()!r} that the network does not take")
+    left = [keywords[n.target] if n.target in keywords else n.args[0] for n in named[len(positional) :] if keywords]
+    return tuple(_as_batch(value) for value in (*positional, *left))
 
 
 def _as_batch(value: Any) -> Any:
@@ -156,7 +164,8 @@ def fold_batch_norm(network: fx.GraphModule, shapes: Shapes) -> None:
     clean(network)
 
 
-def _absorb(layer: nn.Module, norm: nn.Module) -> None:
+def _absorb(layer: Any, norm: Any) -> None:
+    """The BatchNorm's scale and shift as the layer's own."""
     mean, variance = norm.running_mean.double(), norm.running_var.double()
     gain = torch.ones_like(mean) if norm.weight is None else norm.weight.detach().double()
     shift = torch.zeros_like(mean) if norm.bias is None else norm.bias.detach().double()
@@ -164,8 +173,8 @@ def _absorb(layer: nn.Module, norm: nn.Module) -> None:
     weight = layer.weight.detach()
     bias = torch.zeros_like(mean) if layer.bias is None else layer.bias.detach().double()
     scaled = weight.double() * scale.view(-1, *[1] * (weight.dim() - 1))
-    layer.weight = nn.Parameter(scaled.to(weight.dtype), requires_grad=layer.weight.requires_grad)
-    layer.bias = nn.Parameter((scale * (bias - mean) + shift).to(weight.dtype), requires_grad=layer.weight.requires_grad)
+    layer.weight = nn.Parameter(scaled.to(weight.dtype))
+    layer.bias = nn.Parameter((scale * (bias - mean) + shift).to(weight.dtype))
 
 
 def clean(network: fx.GraphModule) -> None:
