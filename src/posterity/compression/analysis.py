@@ -164,8 +164,10 @@ class Analysis:
         read = [n for n in node.all_input_nodes if n in self.channels]
         for source in read:
             self.units.pin(self.channels[source].ids)
-        if read and node.op != "output":
-            kind = type(self.module(node)).__name__ if node.op == "call_module" else node.op.removeprefix("call_")
+        module = self.module(node) if node.op == "call_module" else None
+        holds_weights = module is not None and any(p.dim() > 1 for p in module.parameters())
+        if (read and node.op != "output") or holds_weights:
+            kind = node.op.removeprefix("call_") if module is None else type(module).__name__
             self.not_followed.append(f"{node.name} ({kind})")
 
     def kept(self) -> Tensor:
@@ -189,7 +191,7 @@ class Analysis:
 def _pads_with_zeros(module: Any) -> bool:
     if type(module) is nn.Linear or module.padding_mode != "zeros":
         return False
-    return module.padding != "valid" if isinstance(module.padding, str) else any(module.padding)
+    return bool(module.padding != "valid" if isinstance(module.padding, str) else any(module.padding))
 
 
 def _values(layer: Layer) -> Tensor:

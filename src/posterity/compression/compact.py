@@ -124,11 +124,11 @@ def _replace_branch(
 def _rewrite(analysis: Analysis) -> None:
     """Slice every layer to the units that stay."""
     network, kept = analysis.network, analysis.kept()
-    _drop_parts(analysis, kept)
+    layers = _keep_one(analysis, kept)
+    for node in analysis.joins:
+        node.args = (_parts(analysis, node, kept), *node.args[1:])
     network.graph.eliminate_dead_code()
     alive = set(network.graph.nodes)
-    layers = [layer for layer in analysis.layers if layer.node in alive]
-    _keep_one(analysis, layers, kept)
     for layer in layers:
         if layer.selects:
             _select(network, layer, kept)
@@ -136,34 +136,55 @@ def _rewrite(analysis: Analysis) -> None:
     for node, known in analysis.norms:
         if node in alive:
             _slice_norm(analysis.module(node), kept[known.ids])
-    for name, dim in analysis.constants.items():
-        nodes = [node for node in alive if node.op == "get_attr" and node.target == name]
-        for node in nodes:
+    for node in alive:
+        if node.op == "get_attr" and node.target in analysis.constants:
             rows = kept[analysis.channels[node].ids].nonzero().squeeze(1)
-            network.register_buffer(name, getattr(network, name).index_select(dim, rows))
+            held = network.get_buffer(node.target)
+            network.register_buffer(node.target, held.index_select(analysis.channels[node].dim, rows))
     for node in alive.intersection(analysis.flattened):
         _flatten_behind_batch(network, node)
+    network.graph.eliminate_dead_code()  # sizes that only a view asked for
     clean(network)
 
 
-def _drop_parts(analysis: Analysis, kept: Tensor) -> None:
-    """Concatenations lose the parts of which nothing stays."""
-    for node in analysis.joins:
-        parts: Any = node.args[0]
-        left = [p for p in parts if p not in analysis.channels or bool(kept[analysis.channels[p].ids].any())]
-        node.args = (left or list(parts[:1]), *node.args[1:])
+def _parts(analysis: Analysis, join: fx.Node, kept: Tensor) -> list[fx.Node]:
+    """What a concatenation still joins: the parts of which something stays, and at least one."""
+    parts: Any = join.args[0]
+    left = [p for p in parts if p not in analysis.channels or bool(kept[analysis.channels[p].ids].any())]
+    return left or list(parts[:1])
 
 
-def _keep_one(analysis: Analysis, layers: list[Layer], kept: Tensor) -> None:
+def _keep_one(analysis: Analysis, kept: Tensor) -> list[Layer]:
     """A layer of which nothing is needed keeps one unit, since a convolution with no channel is not a network.
 
     Nobody reads what that unit says, or else it is a constant and says the right one.
+
+    Returns:
+        The layers that still run; ``kept`` has their units added.
     """
     roots = analysis.units.resolved()
-    for layer in layers:
-        for channels in (layer.inputs, layer.outputs):
-            if not bool(kept[channels.ids].any()):
-                kept |= roots == roots[channels.ids[0]]
+    size = -1
+    while int(kept.sum()) != size:
+        size = int(kept.sum())
+        running = _running(analysis, kept)
+        layers = [layer for layer in analysis.layers if layer.node in running]
+        for layer in layers:
+            for channels in (layer.inputs, layer.outputs):
+                if not bool(kept[channels.ids].any()):
+                    kept |= roots == roots[channels.ids[0]]
+    return layers
+
+
+def _running(analysis: Analysis, kept: Tensor) -> set[fx.Node]:
+    """The nodes that the output depends on, once concatenations have lost their empty parts."""
+    waiting = [node for node in analysis.network.graph.nodes if node.op == "output"]
+    running: set[fx.Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in running:
+            running.add(node)
+            waiting += _parts(analysis, node, kept) if node in analysis.joins else node.all_input_nodes
+    return running
 
 
 def _shrink(module: Any, layer: Layer, kept: Tensor) -> None:
