@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import BLOCKS, inputs, network
 from torch import nn
 
 from posterity.compression import compact
 from posterity.types import PosterityError
+from tests.compression.networks import BLOCKS, inputs, network
 
 EXACT = {"rtol": 0.0, "atol": 1e-6}
 
@@ -48,8 +48,12 @@ def test_every_structure_loses_units(kind):
 
 @pytest.mark.parametrize("rank", [1, 3])
 def test_one_and_three_dimensional_convolutions(rank):
-    conv, norm, pool = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 3: (nn.Conv3d, nn.BatchNorm3d, nn.AvgPool3d)}[rank]
-    masked = nn.Sequential(conv(2, 6, 3, padding=1), norm(6), nn.GELU(), pool(2), conv(6, 4, 2), nn.Flatten(), nn.LazyLinear(3))
+    conv, norm, pool = {1: (nn.Conv1d, nn.BatchNorm1d, nn.MaxPool1d), 3: (nn.Conv3d, nn.BatchNorm3d, nn.AvgPool3d)}[
+        rank
+    ]
+    masked = nn.Sequential(
+        conv(2, 6, 3, padding=1), norm(6), nn.GELU(), pool(2), conv(6, 4, 2), nn.Flatten(), nn.LazyLinear(3)
+    )
     x = torch.randn(3, 2, *[6] * rank, generator=torch.Generator().manual_seed(0))
     masked(x)
     masked = masked.double().eval()
@@ -112,7 +116,9 @@ def test_unused_inputs_are_left_out():
 
 
 def test_wholly_dead_layer_and_network():
-    masked = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 2, 3, padding=1), nn.Flatten(), nn.LazyLinear(2))
+    masked = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 2, 3, padding=1), nn.Flatten(), nn.LazyLinear(2)
+    )
     x = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     masked(x)
     nn.init.zeros_(masked[2].weight)
@@ -126,7 +132,9 @@ def test_wholly_dead_layer_and_network():
 
 def test_masks_are_applied_before():
     module = nn.Sequential(linear([[1.0, 2], [3, 4]]), linear([[1.0, 1]]))
-    small = compact(module, torch.zeros(2, 2, dtype=torch.float64), {"0.weight": torch.tensor([[True, True], [False, False]])})
+    small = compact(
+        module, torch.zeros(2, 2, dtype=torch.float64), {"0.weight": torch.tensor([[True, True], [False, False]])}
+    )
     assert small.module.get_submodule("0").weight.tolist() == [[1, 2]]
     assert module[0].weight.tolist() == [[1, 2], [3, 4]]
 

@@ -2,9 +2,9 @@
 
 from posterity.compression.baselines import Gradual, Iterative, OneShot, Pruning
 from posterity.compression.compact import Compacted, compact
-from posterity.compression.compress import CompressedNetwork, compress
 from posterity.compression.export import to_onnx, to_torch_export
 from posterity.compression.files import bits_from_variance, load, save
+from posterity.compression.pipeline import CompressedNetwork, compress
 from posterity.compression.report import Compression
 
 __all__ = [

@@ -17,6 +17,7 @@ Everything else goes: constants move into biases.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,10 +226,10 @@ def _asks_batch_size(node: fx.Node) -> bool:
     """x.size(0) and x.shape[0] read no channel."""
     if node.op == "call_method" and node.target == "size":
         if len(node.args) == 2:
-            return node.args[1] == 0
+            return bool(node.args[1] == 0)
     elif not (node.target is getattr and node.args[1] == "shape"):
         return False
-    return all(user.op == "call_function" and user.args[1] == 0 for user in node.users)
+    return all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)
 
 
 def analyse(network: fx.GraphModule, shapes: Shapes, constants: dict[str, int], select: bool) -> Analysis:

@@ -59,7 +59,7 @@ class Compression:
         flops: Of one input, before and after.
         latency: Seconds of one call by batch size, masked dense and small: one thread, medians.
         accuracy: On the validation data, before and after; None without any.
-        form: What was returned: ``compacted``, ``compacted, partly sparse`` or ``masked dense``.
+        form: What was returned: ``masked dense``, ``compacted``, and in which variant.
         notes: What there is to know: operations that were not followed, why a form was kept.
     """
 

@@ -10,18 +10,17 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from posterity import calling
 from posterity.types import Inputs
 
-__all__ = ["flops", "one_thread", "ratio", "rows", "timings"]
+__all__ = ["one_thread", "ratio", "rows", "timings"]
 
 _ROUNDS = 25
+_CALLS = 20
 
 
 @contextmanager
@@ -54,7 +53,7 @@ def timings(networks: Mapping[str, nn.Module], inputs: Inputs, budget: float = 0
     with one_thread(), torch.no_grad():
         # The first calls choose kernels and fill caches; the second tell how many fit a round.
         first = [_time(network, inputs, calls, device) for calls in (2, 3) for network in networks.values()]
-        calls = max(1, round(budget / _ROUNDS / max(*first[len(networks) :], 1e-6)))
+        calls = max(1, min(_CALLS, round(budget / _ROUNDS / max(*first[len(networks) :], 1e-6))))
         for _ in range(_ROUNDS):
             for name, network in networks.items():
                 seconds[name].append(_time(network, inputs, calls, device))
@@ -78,27 +77,3 @@ def _time(network: nn.Module, inputs: Inputs, calls: int, device: torch.device) 
     if on_gpu:
         torch.cuda.synchronize(device)
     return (clock() - start) / calls
-
-
-def flops(network: nn.Module, inputs: Inputs) -> int:
-    """Floating-point operations of one input: two for every multiply and add of products and convolutions."""
-    from posterity.compression.sparse import SparseLinear
-
-    one = rows(inputs, 1)
-    spared = 0
-
-    def count_zeros(layer: Any, args: tuple[torch.Tensor, ...], _: torch.Tensor) -> None:
-        nonlocal spared  # the counter takes a sparse product for a dense one
-        applied = args[0].numel() // layer.in_features
-        spared += 2 * applied * (layer.in_features * layer.out_features - layer.kept)
-
-    sparse = [m for m in network.modules() if isinstance(m, SparseLinear)]
-    hooks = [layer.register_forward_hook(count_zeros) for layer in sparse]
-    try:
-        # Not under no_grad: attention's fused inference path is a single call that the counter cannot see into.
-        with FlopCounterMode(display=False) as counter:
-            calling.call(network, one)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return counter.get_total_flops() - spared

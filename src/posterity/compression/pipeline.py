@@ -7,6 +7,7 @@ masked dense network.
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from posterity.calling import InputSpec
 from posterity.compression import files, mask, score
 from posterity.compression.compact import Compacted, compact
 from posterity.compression.files import Bits
+from posterity.compression.flops import flops
 from posterity.compression.mask import Masks
 from posterity.compression.report import Compression, LayerReport
 from posterity.compression.sparse import SparseLinear, with_sparse_layers
-from posterity.compression.speed import flops, ratio, rows, timings
+from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import trace
 from posterity.files import write_state
 from posterity.posteriors.base import Posterior, WeightPosterior
@@ -34,6 +36,7 @@ from posterity.types import Inputs, Params, PosterityError
 __all__ = ["CompressedNetwork", "compress"]
 
 _BATCHES = (1, 128)
+_DENSE = "masked dense"
 _NOISE = 1.05
 """Times closer than this are called equal: two timings of one network differ by up to 3%."""
 _DEFAULT_LOG_ALPHA = 3.0
@@ -112,13 +115,19 @@ def compress(
     masks = _masks(dense, variance, criterion, validation)
     packed = files.pack(mask.apply(dense, masks), bits)
     masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
-    form, small, notes = _fastest(masked, example)
+    choice = _fastest(masked, example)
+    small = choice.network
     network = CompressedNetwork(small, small.graph)
-    measured = _measure(dense, masked, small, example)
-    accuracy = None if validation is None else (_accuracy(dense, validation), _accuracy(small, validation))
     network.meta["packed"] = packed
     network.meta["compression"] = Compression(
-        **measured, bytes=(files.dense_bytes(dense), _bytes_on_disk(packed)), accuracy=accuracy, form=form, notes=notes
+        layers=_layers(masked, small),
+        parameters=(_numbers(dense), _numbers(small)),
+        bytes=(files.dense_bytes(dense), _bytes_on_disk(packed)),
+        flops=(flops(dense, example), flops(small, example)),
+        latency=choice.latency,
+        accuracy=None if validation is None else (_accuracy(dense, validation), _accuracy(small, validation)),
+        form=choice.form,
+        notes=choice.notes,
     )
     return network.eval()
 
@@ -218,37 +227,44 @@ def _accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
     return right / total
 
 
-def _fastest(masked: nn.Module, example: Inputs) -> tuple[str, fx.GraphModule, tuple[str, ...]]:
+@dataclass(frozen=True)
+class Choice:
+    """The form of the masked network that was chosen, and its times."""
+
+    form: str
+    network: fx.GraphModule
+    latency: dict[int, tuple[float, float]]
+    notes: tuple[str, ...]
+
+
+def _fastest(masked: nn.Module, example: Inputs) -> Choice:
     """The form that is fastest, among those nowhere slower than the masked dense network."""
-    device = _device(masked)
     compacted = compact(masked, example)
-    forms: dict[str, fx.GraphModule] = {"compacted": compacted.module}
-    if "select_" in compacted.module.code:
+    forms = {"compacted": compacted.module, **_variants(masked, compacted.module, example)}
+    times = {batch: timings({_DENSE: masked, **forms}, rows(example, batch)) for batch in _BATCHES}
+    ratios = {name: [ratio(t[name], t[_DENSE]) for t in times.values()] for name in forms}
+    notes = _notes(compacted)
+    allowed = [name for name in forms if max(ratios[name]) <= _NOISE]
+    best = min(allowed, key=lambda name: sum(ratios[name]), default=_DENSE)
+    if best == _DENSE:
+        worst = max(ratios["compacted"])
+        notes += (f"the compacted network takes {worst:.2f}× the time of the masked one, so the dense form is kept",)
+        forms[_DENSE] = trace(masked).to(_device(masked))
+    medians = {b: (statistics.median(t[_DENSE]), statistics.median(t[best])) for b, t in times.items()}
+    return Choice(best, forms[best], medians, notes)
+
+
+def _variants(masked: nn.Module, compacted: fx.GraphModule, example: Inputs) -> dict[str, fx.GraphModule]:
+    """Other ways to run the compacted network: reading all inputs, or with some layers sparse."""
+    forms = {}
+    if "select_" in compacted.code:
         forms["compacted, all inputs read"] = compact(masked, example, select_inputs=False).module
-    if device.type == "cpu":
-        for name, network in list(forms.items()):
+    if _device(masked).type == "cpu":
+        for name, network in {"compacted": compacted, **forms}.items():
             sparse, layers = with_sparse_layers(network, example, _BATCHES)
             if layers:
                 forms[f"{name}, partly sparse"] = sparse
-    times = _compared(masked, forms, example)
-    allowed = {name: by_batch for name, by_batch in times.items() if max(by_batch) <= _NOISE}
-    notes = _notes(compacted)
-    if not allowed:
-        worst = max(times["compacted"])
-        slower = f"the compacted network takes {worst:.2f}× the time of the masked one, so the dense form is kept"
-        return "masked dense", trace(masked).to(device), (*notes, slower)
-    best = min(allowed, key=lambda name: sum(allowed[name]))
-    return best, forms[best], notes
-
-
-def _compared(masked: nn.Module, forms: Mapping[str, nn.Module], example: Inputs) -> dict[str, list[float]]:
-    """The time of each form in units of the masked network's, at each batch size."""
-    times: dict[str, list[float]] = {name: [] for name in forms}
-    for batch in _BATCHES:
-        seconds = timings({"masked": masked, **forms}, rows(example, batch))
-        for name in forms:
-            times[name].append(ratio(seconds[name], seconds["masked"]))
-    return times
+    return forms
 
 
 def _notes(compacted: Compacted) -> tuple[str, ...]:
@@ -258,32 +274,16 @@ def _notes(compacted: Compacted) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _measure(dense: nn.Module, masked: nn.Module, small: nn.Module, example: Inputs) -> dict[str, Any]:
-    """The figures that come from running both."""
-    left = dict(small.named_parameters())
+def _layers(masked: nn.Module, small: nn.Module) -> tuple[LayerReport, ...]:
+    """Every weight before and after."""
+    after = {name: tuple(p.shape) for name, p in small.named_parameters()}
     sparse = {f"{name}.weight": m for name, m in small.named_modules() if isinstance(m, SparseLinear)}
-    layers = []
-    for name, value in masked.named_parameters():
-        if value.dim() >= 2:
-            shape = tuple(left[name].shape) if name in left else None
-            if name in sparse:
-                shape = (sparse[name].out_features, sparse[name].in_features)
-            kept = int((value != 0).sum())
-            layers.append(LayerReport(name, tuple(value.shape), shape, kept, value.numel(), name in sparse))
-    latency = {}
-    for batch in _BATCHES:
-        seconds = timings({"masked": masked, "small": small}, rows(example, batch))
-        latency[batch] = (_median(seconds["masked"]), _median(seconds["small"]))
-    return {
-        "layers": tuple(layers),
-        "parameters": (_numbers(dense), _numbers(small)),
-        "flops": (flops(dense, example), flops(small, example)),
-        "latency": latency,
-    }
-
-
-def _median(seconds: list[float]) -> float:
-    return sorted(seconds)[len(seconds) // 2]
+    after |= {name: (m.out_features, m.in_features) for name, m in sparse.items()}
+    return tuple(
+        LayerReport(name, tuple(p.shape), after.get(name), int((p != 0).sum()), p.numel(), name in sparse)
+        for name, p in masked.named_parameters()
+        if p.dim() >= 2
+    )
 
 
 def _numbers(network: nn.Module) -> int:
