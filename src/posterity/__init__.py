@@ -1,7 +1,8 @@
 """posterity: Bayesian deep learning for PyTorch. Any network, any posterior, one interface."""
 
-from posterity import optim
-from posterity.methods import MAP, METHODS, Dropout, Method
+from posterity import compression, optim
+from posterity.compression import compress
+from posterity.methods import MAP, METHODS, Dropout, Method, Pruning
 from posterity.posteriors import Mixture, Posterior, WeightPosterior, load, save
 from posterity.prediction import Compute, Prediction, predict
 from posterity.probability import likelihoods, priors
@@ -22,8 +23,11 @@ __all__ = [
     "PosterityError",
     "PosterityWarning",
     "Prediction",
+    "Pruning",
     "Training",
     "WeightPosterior",
+    "compress",
+    "compression",
     "fit",
     "likelihoods",
     "load",

@@ -41,6 +41,7 @@ class MethodCase:
 METHOD_CASES = [
     MethodCase("map", pst.MAP(), noiseless=True),
     MethodCase("dropout", pst.Dropout(rate=0.2, insert=("2",))),
+    MethodCase("pruning", pst.Pruning(keep=0.5), noiseless=True),
 ]
 
 

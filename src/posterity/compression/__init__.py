@@ -1,6 +1,5 @@
 """Smaller networks: score the weights, mask them, compact what is left, store and export it."""
 
-from posterity.compression.baselines import Gradual, Iterative, OneShot, Pruning
 from posterity.compression.compact import Compacted, compact
 from posterity.compression.export import to_onnx, to_torch_export
 from posterity.compression.files import bits_from_variance, load, save
@@ -11,10 +10,6 @@ __all__ = [
     "Compacted",
     "CompressedNetwork",
     "Compression",
-    "Gradual",
-    "Iterative",
-    "OneShot",
-    "Pruning",
     "bits_from_variance",
     "compact",
     "compress",

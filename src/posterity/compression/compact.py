@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from posterity.compression import mask as masking
 from posterity.compression.analysis import Analysis, Layer, analyse
 from posterity.compression.trace import (
     Shapes,
@@ -31,6 +30,7 @@ from posterity.compression.trace import (
     remove_identities,
     trace,
 )
+from posterity.masks import apply
 from posterity.types import Inputs, PosterityError
 
 __all__ = ["Compacted", "compact"]
@@ -64,7 +64,7 @@ def compact(
         masks: Weights to set to zero beforehand, by parameter name.
         select_inputs: Let a layer that uses few of the network's inputs pick those out (one gather, a smaller product).
     """
-    masked = masking.apply(module, masks or {})
+    masked = apply(module, masks or {})
     network = trace(masked)
     inputs = arguments(network, example)
     remove_identities(network)

@@ -17,18 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from posterity import calling
+from posterity import calling, masks
 from posterity.calling import InputSpec
-from posterity.compression import files, mask, score
+from posterity.compression import files
 from posterity.compression.compact import Compacted, compact
 from posterity.compression.files import Bits
 from posterity.compression.flops import flops
-from posterity.compression.mask import Masks
 from posterity.compression.report import Compression, LayerReport
 from posterity.compression.sparse import SparseLinear, with_sparse_layers
 from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import trace
 from posterity.files import write_state
+from posterity.masks import Masks
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError
@@ -112,8 +112,8 @@ def compress(
     dense, variance = _network_and_variance(subject)
     device = _device(dense)
     example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))
-    masks = _masks(dense, variance, criterion, validation)
-    packed = files.pack(mask.apply(dense, masks), bits)
+    chosen = _masks(dense, variance, criterion, validation)
+    packed = files.pack(masks.apply(dense, chosen), bits)
     masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
     choice = _fastest(masked, example)
     small = choice.network
@@ -174,11 +174,11 @@ def _masks(dense: nn.Module, variance: Params, criterion: Criterion, validation:
     params = dict(dense.named_parameters())
     if criterion.keep is None and criterion.max_drop is None:
         return _masks_at_threshold(params, variance, criterion.threshold)
-    scores = score.signal_to_noise(params, variance) if variance else score.magnitude(params)
+    scores = masks.signal_to_noise(params, variance) if variance else masks.magnitude(params)
     fraction = criterion.keep
     if fraction is None:
         fraction = _fraction_for_drop(dense, scores, criterion, validation)
-    return mask.top_fraction(scores, fraction, criterion.per_layer)
+    return masks.top_fraction(scores, fraction, criterion.per_layer)
 
 
 def _masks_at_threshold(params: Mapping[str, Tensor], variance: Params, threshold: float | None) -> Masks:
@@ -187,15 +187,15 @@ def _masks_at_threshold(params: Mapping[str, Tensor], variance: Params, threshol
         raise PosterityError("a threshold on log alpha needs variances, and this has none: give keep= or max_drop=")
     if variance:
         limit = _DEFAULT_LOG_ALPHA if threshold is None else threshold
-        masks = mask.below(score.log_alpha(params, variance), limit)
-        if not any(bool(value.any()) for value in masks.values()):
-            total = sum(value.numel() for value in masks.values())
+        chosen = masks.below(masks.log_alpha(params, variance), limit)
+        if not any(bool(value.any()) for value in chosen.values()):
+            total = sum(value.numel() for value in chosen.values())
             raise PosterityError(f"threshold={limit:g} removes all {total:,} weights: raise it, or give keep=")
-        return masks
-    masks = {name: value != 0 for name, value in score.weights(params).items()}
-    if all(bool(value.all()) for value in masks.values()):
+        return chosen
+    chosen = {name: value != 0 for name, value in masks.weights(params).items()}
+    if all(bool(value.all()) for value in chosen.values()):
         raise PosterityError("there are no variances and no zeros to compress by: give keep= or max_drop=")
-    return masks
+    return chosen
 
 
 def _fraction_for_drop(
@@ -206,9 +206,9 @@ def _fraction_for_drop(
     floor = _accuracy(dense, validation) - criterion.max_drop
 
     def accuracy(fraction: float) -> float:
-        return _accuracy(mask.apply(dense, mask.top_fraction(scores, fraction, criterion.per_layer)), validation)
+        return _accuracy(masks.apply(dense, masks.top_fraction(scores, fraction, criterion.per_layer)), validation)
 
-    return mask.smallest_keep(accuracy, floor)
+    return masks.smallest_keep(accuracy, floor)
 
 
 def _accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
