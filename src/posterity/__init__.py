@@ -16,6 +16,9 @@ from posterity.methods import (
     Snapshot,
     SWAGCollector,
 )
+from posterity import compression, optim
+from posterity.compression import compress
+from posterity.methods import MAP, METHODS, Dropout, Method, Pruning
 from posterity.posteriors import Mixture, Posterior, WeightPosterior, load, save
 from posterity.prediction import Compute, Prediction, predict
 from posterity.probability import likelihoods, priors
@@ -45,8 +48,11 @@ __all__ = [
     "Prediction",
     "SWAGCollector",
     "Snapshot",
+    "Pruning",
     "Training",
     "WeightPosterior",
+    "compress",
+    "compression",
     "fit",
     "likelihoods",
     "load",

@@ -49,6 +49,7 @@ METHOD_CASES = [
     MethodCase("cyclical", pst.Cyclical(of=pst.SGLD(lr=0.3), cycles=1, explore=0.0), noiseless=True),
     MethodCase("snapshot", pst.Snapshot(cycles=2), noiseless=True),
     MethodCase("fast-geometric", pst.FastGeometric(start=1, cycles=2, peak=1.0), noiseless=True),
+    MethodCase("pruning", pst.Pruning(keep=0.5), noiseless=True),
 ]
 
 

@@ -7,6 +7,7 @@ from posterity.methods.map import MAP
 from posterity.methods.sgld import PSGLD, SGHMC, SGLD
 from posterity.methods.swa import SWA
 from posterity.methods.swag import SWAG, SWAGCollector
+from posterity.methods.pruning import Pruning
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,
@@ -37,3 +38,8 @@ __all__ = [
     "SWAGCollector",
     "Snapshot",
 ]
+    "pruning": Pruning,
+}
+"""Every method by its name in the shell."""
+
+__all__ = ["MAP", "METHODS", "Dropout", "Method", "Pruning"]
