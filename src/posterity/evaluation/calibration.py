@@ -48,7 +48,7 @@ def equal_mass(values: Tensor, bins: int) -> Tensor:
 
 def bin_index(values: Tensor, edges: Tensor) -> Tensor:
     """Which bin [low, high) each value falls in; the last bin is closed."""
-    return torch.bucketize(values.double(), edges[1:-1].contiguous(), right=True)
+    return torch.bucketize(values.double().contiguous(), edges[1:-1].contiguous(), right=True)
 
 
 def binned(index: Tensor, bins: int, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,9 +58,7 @@ def binned(index: Tensor, bins: int, values: Tensor, weights: Tensor) -> tuple[T
     return sums[..., :bins], sums[..., bins:]
 
 
-def ece(
-    prediction: Any, targets: Any, bins: int = 15, mass: bool = False, weights: Tensor | None = None
-) -> Tensor:
+def ece(prediction: Any, targets: Any, bins: int = 15, mass: bool = False, weights: Tensor | None = None) -> Tensor:
     """Expected calibration error.
 
     Args:
@@ -74,9 +72,7 @@ def ece(
     return gaps.abs().sum(-1) / weights.sum(-1)
 
 
-def max_calibration_error(
-    prediction: Any, targets: Any, bins: int = 15, weights: Tensor | None = None
-) -> Tensor:
+def max_calibration_error(prediction: Any, targets: Any, bins: int = 15, weights: Tensor | None = None) -> Tensor:
     """The largest gap between accuracy and confidence over bins of equal width that hold any examples."""
     held, gaps, _ = _gaps(prediction, targets, bins, False, weights)
     return torch.where(held > 0, gaps.abs() / held.clamp_min(1e-12), 0).amax(-1)
@@ -88,7 +84,7 @@ def classwise_ece(prediction: Any, targets: Any, bins: int = 15, weights: Tensor
     weights = row_weights(weights, len(probs))
     edges, total = equal_width(bins), torch.zeros(weights.shape[:-1], dtype=weights.dtype)
     for k in range(probs.shape[1]):
-        _, gap = binned(bin_index(probs[:, k], edges), bins, (targets == k) - probs[:, k].double(), weights)
+        _, gap = binned(bin_index(probs[:, k], edges), bins, (targets == k).double() - probs[:, k], weights)
         total += gap.abs().sum(-1)
     return total / weights.sum(-1) / probs.shape[1]
 
@@ -111,9 +107,7 @@ def reliability(prediction: Any, targets: Any, bins: int = 15) -> Reliability:
     index, ones = bin_index(confidence, edges), torch.ones(len(probs), dtype=torch.float64)
     count, sure = binned(index, bins, confidence, ones)
     _, right = binned(index, bins, label == targets, ones)
-    return Reliability(
-        edges.tolist(), count.long().tolist(), (sure / count).tolist(), (right / count).tolist()
-    )
+    return Reliability(edges.tolist(), count.long().tolist(), (sure / count).tolist(), (right / count).tolist())
 
 
 def classwise_gaps(prediction: Any, targets: Any, bins: int = 10) -> tuple[Tensor, Tensor]:
@@ -121,7 +115,7 @@ def classwise_gaps(prediction: Any, targets: Any, bins: int = 10) -> tuple[Tenso
     probs, targets = checked(prediction, targets)
     edges, ones = equal_width(bins), torch.ones(len(probs), dtype=torch.float64)
     rows = [
-        binned(bin_index(probs[:, k], edges), bins, (targets == k) - probs[:, k].double(), ones)
+        binned(bin_index(probs[:, k], edges), bins, (targets == k).double() - probs[:, k], ones)
         for k in range(probs.shape[1])
     ]
     counts = torch.stack([count for count, _ in rows])
@@ -136,5 +130,5 @@ def _gaps(
     confidence, label = probs.double().max(1)
     edges = equal_mass(confidence, bins) if mass else equal_width(bins)
     rows = row_weights(weights, len(probs))
-    held, gaps = binned(bin_index(confidence, edges), len(edges) - 1, (label == targets) - confidence, rows)
+    held, gaps = binned(bin_index(confidence, edges), len(edges) - 1, (label == targets).double() - confidence, rows)
     return held, gaps, rows

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from posterity.types import PosterityError
 
-__all__ = ["METRICS", "Metric", "UnknownFigure", "metric", "unknown"]
+__all__ = ["METRICS", "Metric", "UnknownFigureError", "metric", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,14 @@ class Metric:
     better: int
     meaning: str
     low: float = 0.0
-    high: float = float("inf")
+    high: float = math.inf
 
 
 _SHARE = {"low": 0.0, "high": 1.0}
 
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("accuracy", +1, "share of right answers", **_SHARE),
-    "nll": Metric("NLL", -1, "negative log-likelihood in nats: the price of every stated probability", low=-float("inf")),
+    "nll": Metric("NLL", -1, "negative log-likelihood in nats: judges every stated probability", low=-math.inf),
     "brier": Metric("Brier", -1, "squared distance between probabilities and what happened", 0.0, 2.0),
     "brier_calibration": Metric("Brier calibration", -1, "the part that honest probabilities would save", 0.0, 2.0),
     "brier_refinement": Metric("Brier refinement", -1, "the part that honest probabilities leave", low=-2.0, high=2.0),
@@ -61,7 +62,7 @@ METRICS: dict[str, Metric] = {
     "fpr95_epistemic": Metric("FPR95, epistemic", -1, "foreign inputs let in with 95% of the known", **_SHARE),
     "entropy_kl": Metric("entropy KL", +1, "symmetrised KL of known and foreign entropy histograms"),
     "shift_accuracy": Metric("accuracy under shift", +1, "mean over corruptions and severities", **_SHARE),
-    "shift_nll": Metric("NLL under shift", -1, "mean over corruptions and severities", low=-float("inf")),
+    "shift_nll": Metric("NLL under shift", -1, "mean over corruptions and severities", low=-math.inf),
     "shift_ece": Metric("ECE under shift", -1, "mean over corruptions and severities", **_SHARE),
     "shift_rmse": Metric("RMSE under shift", -1, "mean over corruptions and severities"),
     "rmse": Metric("RMSE", -1, "root mean squared error in the units of the target"),
@@ -73,7 +74,7 @@ METRICS: dict[str, Metric] = {
     "width_90": Metric("90% width", -1, "mean width of the 90% interval"),
     "width_95": Metric("95% width", -1, "mean width of the 95% interval"),
     "temperature": Metric("temperature", 0, "what the logits are best divided by, found on validation data"),
-    "nll_tempered": Metric("NLL, tempered", -1, "NLL after temperature scaling", low=-float("inf")),
+    "nll_tempered": Metric("NLL, tempered", -1, "NLL after temperature scaling", low=-math.inf),
     "ece_tempered": Metric("ECE, tempered", -1, "ECE after temperature scaling", **_SHARE),
     "train_time": Metric("training time", -1, "relative to MAP"),
     "predict_time": Metric("prediction time", -1, "relative to MAP"),
@@ -84,18 +85,18 @@ METRICS: dict[str, Metric] = {
 }
 
 
-class UnknownFigure(PosterityError, KeyError):
+class UnknownFigureError(PosterityError, KeyError):
     """A figure that an evaluation does not have."""
 
     __str__ = PosterityError.__str__
 
 
-def unknown(name: object, known: Iterable[str]) -> UnknownFigure:
+def unknown(name: object, known: Iterable[str]) -> UnknownFigureError:
     """The error for a figure that is not there, with the one that was probably meant."""
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
-    return UnknownFigure(f"there is no figure called {name!r}: {hint}")
+    return UnknownFigureError(f"there is no figure called {name!r}: {hint}")
 
 
 def metric(name: str) -> Metric:

@@ -1,8 +1,8 @@
 """Can the posterior tell that an input is of another kind than its training data?
 
-Positive is in-distribution. Three scores: the confidence max p, the negative entropy of the prediction, and the negative
-mutual information of label and weights (epistemic uncertainty). Out-of-distribution data must be standardised with
-the in-distribution statistics (``DataSet.in_units_of``), else the network is asked another question.
+Positive is in-distribution. Three scores: the confidence max p, the negative entropy of the prediction, and the
+negative mutual information of label and weights (epistemic uncertainty). Out-of-distribution data must be standardised
+with the in-distribution statistics (``DataSet.in_units_of``), else the network is asked another question.
 
 The distance of the SWAG study compares the two entropy histograms: 29 bins with edges at 30 logarithmic steps from 1e-8
 to 10^½ nats, 1e-7 added to every count, normalised to p and q; then KL(p‖q) + KL(q‖p). It depends on the smoothing, and
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from posterity.evaluation.checks import probabilities, row_weights
-from posterity.evaluation.ranking import aupr, auroc, fpr_at_tpr
+from posterity.evaluation.ranking import Ranking
 from posterity.prediction import Classification
 from posterity.types import PosterityError
 
@@ -48,11 +48,10 @@ def ood_figures(inside: Any, outside: Any, weights: Tensor | None = None) -> dic
     positive = torch.arange(n + m) < n
     rows = row_weights(weights, n + m)
     figures: dict[str, Tensor] = {}
-    for name in known.keys() & unknown.keys():
+    for name in [name for name in known if name in unknown]:
         scores = torch.cat([known[name], unknown[name]])
-        figures[f"auroc_{name}"] = auroc(scores, positive, rows)
-        figures[f"aupr_{name}"] = aupr(scores, positive, rows)
-        figures[f"fpr95_{name}"] = fpr_at_tpr(scores, positive, 0.95, rows)
+        ranking = Ranking(scores, positive, rows)
+        figures |= {f"auroc_{name}": ranking.auroc(), f"aupr_{name}": ranking.aupr(), f"fpr95_{name}": ranking.fpr()}
     figures["entropy_kl"] = entropy_divergence(-known["entropy"], -unknown["entropy"], (rows[..., :n], rows[..., n:]))
     return figures
 

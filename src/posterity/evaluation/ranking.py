@@ -17,49 +17,70 @@ from torch import Tensor
 from posterity.evaluation.checks import row_weights, same_length
 from posterity.types import PosterityError
 
-__all__ = ["aupr", "auroc", "fpr_at_tpr"]
+__all__ = ["Ranking", "aupr", "auroc", "fpr_at_tpr"]
 
 
 def auroc(scores: Any, positive: Any, weights: Tensor | None = None) -> Tensor:
     """Area under the receiver operating curve."""
-    true, false = _curve(scores, positive, weights)
-    area = ((true[..., 1:] + true[..., :-1]) / 2 * false.diff(dim=-1)).sum(-1)
-    return area / (true[..., -1] * false[..., -1])
+    return Ranking(scores, positive, weights).auroc()
 
 
 def aupr(scores: Any, positive: Any, weights: Tensor | None = None) -> Tensor:
     """Average precision: the area under the precision–recall curve in steps."""
-    true, false = _curve(scores, positive, weights)
-    precision = true[..., 1:] / (true[..., 1:] + false[..., 1:]).clamp_min(1e-12)
-    return (true.diff(dim=-1) * precision).sum(-1) / true[..., -1]
+    return Ranking(scores, positive, weights).aupr()
 
 
 def fpr_at_tpr(scores: Any, positive: Any, level: float = 0.95, weights: Tensor | None = None) -> Tensor:
     """The share of negatives let through where ``level`` of the positives are, interpolated."""
-    if not 0 < level <= 1:
-        raise PosterityError(f"a true positive rate lies in (0, 1], got {level!r}")
-    true, false = _curve(scores, positive, weights)
-    wanted = level * true[..., -1:]
-    above = torch.searchsorted(true.contiguous(), wanted.contiguous()).clamp(1, true.shape[-1] - 1)
-    t0, t1 = true.gather(-1, above - 1), true.gather(-1, above)
-    f0, f1 = false.gather(-1, above - 1), false.gather(-1, above)
-    share = (wanted - t0) / (t1 - t0).clamp_min(1e-12)
-    return ((f0 + share * (f1 - f0)) / false[..., -1:])[..., 0]
+    return Ranking(scores, positive, weights).fpr(level)
 
 
-def _curve(scores: Any, positive: Any, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Positives and negatives at or above each distinct score, from the highest down, starting at none."""
-    scores, positive = torch.as_tensor(scores).double().cpu(), torch.as_tensor(positive).bool().cpu()
-    same_length(scores=scores, labels=positive)
-    if positive.all() or not positive.any():
-        which = "positive" if positive.all() else "negative"
-        raise PosterityError(f"ranking needs positives and negatives, but all {len(scores)} examples are {which}")
-    rows = row_weights(weights, len(scores))
-    ordered, order = scores.sort(descending=True)
-    last = torch.cat([ordered[1:] != ordered[:-1], torch.ones(1, dtype=torch.bool)]).nonzero()[:, 0]
-    kinds = positive[order].to(rows.dtype)
-    sorted_rows = rows[..., order]
-    true = (sorted_rows * kinds).cumsum(-1)[..., last]
-    false = (sorted_rows * (1 - kinds)).cumsum(-1)[..., last]
-    start = torch.zeros_like(true[..., :1])
-    return torch.cat([start, true], -1), torch.cat([start, false], -1)
+class Ranking:
+    """Examples sorted by score once, for any of the figures.
+
+    Args:
+        scores: One number an example; high should mean positive.
+        positive: Which examples are.
+        weights: How often each counts, [..., n].
+    """
+
+    def __init__(self, scores: Any, positive: Any, weights: Tensor | None = None) -> None:
+        scores, positive = torch.as_tensor(scores).double().cpu(), torch.as_tensor(positive).bool().cpu()
+        same_length(scores=scores, labels=positive)
+        if positive.all() or not positive.any():
+            which = "positive" if positive.all() else "negative"
+            raise PosterityError(f"ranking needs positives and negatives, but all {len(scores)} examples are {which}")
+        ordered, order = scores.sort(descending=True)
+        rows = row_weights(weights, len(scores)).index_select(-1, order)
+        hits = rows * positive[order]
+        self.true, self.false = (_by_score(ordered, part) for part in (hits, rows - hits))
+        self.true_so_far, self.false_so_far = self.true.cumsum(-1), self.false.cumsum(-1)
+
+    def auroc(self) -> Tensor:
+        """∫ T dF, by trapezoids: Σ f (T − t/2)."""
+        vecdot = torch.linalg.vecdot
+        area = vecdot(self.false, self.true_so_far) - vecdot(self.false, self.true) / 2
+        return area / (self.true_so_far[..., -1] * self.false_so_far[..., -1])
+
+    def aupr(self) -> Tensor:
+        """Precision at every step, weighted by the positives found there."""
+        precision = self.true_so_far / (self.true_so_far + self.false_so_far).clamp_min(1e-12)
+        return torch.linalg.vecdot(self.true, precision) / self.true_so_far[..., -1]
+
+    def fpr(self, level: float = 0.95) -> Tensor:
+        """F where T reaches the level, between the thresholds before and after."""
+        if not 0 < level <= 1:
+            raise PosterityError(f"a true positive rate lies in (0, 1], got {level!r}")
+        wanted = level * self.true_so_far[..., -1:]
+        at = torch.searchsorted(self.true_so_far, wanted).clamp_max(self.true.shape[-1] - 1)
+        missing = (self.true_so_far.gather(-1, at) - wanted) / self.true.gather(-1, at).clamp_min(1e-12)
+        found = self.false_so_far.gather(-1, at) - missing * self.false.gather(-1, at)
+        return (found / self.false_so_far[..., -1:])[..., 0]
+
+
+def _by_score(ordered: Tensor, rows: Tensor) -> Tensor:
+    """Sums over examples of the same score."""
+    distinct, index = ordered.unique_consecutive(return_inverse=True)
+    if len(distinct) == len(ordered):
+        return rows
+    return torch.zeros(*rows.shape[:-1], len(distinct), dtype=rows.dtype).index_add_(-1, index, rows)

@@ -7,8 +7,8 @@
     width      the mean width of that interval: small is good among those that cover
     PIT        F(y), uniform on [0, 1] when the distributions are right
 
-For N(m, s²) and z = (y − m)/s the CRPS is s (z(2Φ(z) − 1) + 2φ(z) − 1/√π) (Gneiting and Raftery 2007); for S draws it is
-mean |x_i − y| − ½ mean |x_i − x_j|; for a mixture of draws of any likelihood it is integrated from F here.
+For N(m, s²) and z = (y − m)/s the CRPS is s (z(2Φ(z) − 1) + 2φ(z) − 1/√π) (Gneiting and Raftery 2007); for S draws it
+is mean |x_i − y| − ½ mean |x_i − x_j|; for a mixture of draws of any likelihood it is integrated from F here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def nll(prediction: Regression, targets: Any, weights: Tensor | None = None) -> 
 
 def crps(prediction: Regression, targets: Any, weights: Tensor | None = None) -> Tensor:
     """Mean continuous ranked probability score of the mixture of draws."""
-    return weighted_mean(crps_each(prediction, targets), weights)
+    return weighted_mean(_rows(crps_each(prediction, targets)), weights)
 
 
 def crps_gaussian(mean: Any, std: Any, targets: Any) -> Tensor:
@@ -102,7 +102,7 @@ def log_density_each(prediction: Regression, targets: Any) -> Tensor:
 
 
 def crps_each(prediction: Regression, targets: Any) -> Tensor:
-    """The score of each example, averaged over what it holds: Gauss–Legendre on both sides of the target."""
+    """The score of each target: Gauss–Legendre on both sides of it."""
     y = real_targets(targets, prediction.mean).to(prediction.mean)
     reach = _REACH * prediction.std
     low, high = prediction.mean - reach, prediction.mean + reach
@@ -113,7 +113,7 @@ def crps_each(prediction: Regression, targets: Any) -> Tensor:
         below, above = low + position * (middle - low), middle + position * (high - middle)
         total = total + float(share) / 2 * (middle - low) * prediction.cdf(below).square()
         total = total + float(share) / 2 * (high - middle) * (1 - prediction.cdf(above)).square()
-    return _rows(total.double().cpu())
+    return total.double().cpu()
 
 
 def real_targets(targets: Any, mean: Tensor) -> Tensor:

@@ -50,16 +50,14 @@ def entropy(prediction: Any, weights: Tensor | None = None) -> Tensor:
     return weighted_mean(torch.special.entr(probabilities(prediction).double()).sum(1), weights)
 
 
-def brier_split(
-    prediction: Any, targets: Any, bins: int = 15, weights: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def brier_split(prediction: Any, targets: Any, bins: int = 15, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The Brier score's (calibration, refinement), which sum to it."""
     probs, targets = checked(prediction, targets)
     weights = row_weights(weights, len(probs))
     edges = equal_width(bins)
     calibration = torch.zeros(weights.shape[:-1], dtype=weights.dtype)
     for k in range(probs.shape[1]):
-        mass, gap = binned(bin_index(probs[:, k], edges), bins, (targets == k) - probs[:, k].double(), weights)
+        mass, gap = binned(bin_index(probs[:, k], edges), bins, (targets == k).double() - probs[:, k], weights)
         calibration += (gap.square() / mass.clamp_min(1e-12)).sum(-1)
     calibration /= weights.sum(-1)
     return calibration, brier(probs, targets, weights) - calibration
