@@ -8,7 +8,7 @@ standardised inputs with their standardiser, undoes it, corrupts, and redoes it:
     contrast    m + factor·(x - m), with m the mean of the image
     brightness  clip(x + shift)
     rotation    about the centre, bilinear, black outside
-    pixelate    box average on a coarser grid, then nearest neighbour
+    pixelate    each block of pixels becomes its mean
 
 Severity 0 is the identity. For a table only noise makes sense, in units of each column's std and without clipping;
 for text none of these does.
@@ -75,10 +75,16 @@ def rotation(x: Tensor, degrees: float, generator: torch.Generator | None = None
 
 
 def pixelate(x: Tensor, scale: float, generator: torch.Generator | None = None) -> Tensor:
-    """Show the image on a grid of ``scale`` times its side."""
+    """Show the image on a grid of ``scale`` times its sides, every pixel as the mean of its block."""
     height, width = x.shape[-2:]
-    coarse = F.adaptive_avg_pool2d(x, (max(1, round(scale * height)), max(1, round(scale * width))))
-    return F.interpolate(coarse, size=(height, width), mode="nearest-exact")
+    return _block_means(height, scale).to(x) @ x @ _block_means(width, scale).to(x).T
+
+
+def _block_means(side: int, scale: float) -> Tensor:
+    """The projection [side, side] that replaces each pixel of a line by the mean of its block."""
+    block = torch.arange(side) * max(1, round(scale * side)) // side
+    same = (block[:, None] == block[None, :]).double()
+    return same / same.sum(1, keepdim=True)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def read_idx(path: Path) -> Bytes:
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file, in memory; arrays of Python objects (pickles) are refused."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, ValueError, AttributeError) as error:
         raise PosterityError(f"{path} cannot be read as .npz: {error}") from error

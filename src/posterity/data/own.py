@@ -19,6 +19,7 @@ from torch import Tensor
 from posterity.data.dataset import DataSet, Kind, Pair, Task, check_finite
 from posterity.data.formats import read_npz
 from posterity.data.tables import read_csv
+from posterity.random import generator_for
 from posterity.types import PosterityError
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -40,8 +41,7 @@ def load_file(path: Path, *, target: str | None, task: Task | None, seed: int) -
         train, test = _npz_parts(path, seed)
     x_train, x_test = (_inputs(x, path) for x, _ in (train, test))
     y_train, y_test, classes = encode_targets(train[1], test[1], task, str(path))
-    image, plane = x_train.dim() == 4, x_train.shape[1:] == (2,) and classes is not None
-    kind = Kind.IMAGE if image else Kind.PLANE if plane else Kind.TABULAR
+    kind = _kind(x_train, Task.REGRESSION if classes is None else Task.CLASSIFICATION)
     for x in (x_train, x_test):  # before the statistics, where one NaN would spoil every example
         check_finite(x, f"{path}: inputs")
     return DataSet.standardised(path.stem, kind, (x_train, y_train), (x_test, y_test), classes=classes)
@@ -53,7 +53,7 @@ def split(arrays: Arrays, seed: int, test: float = 0.2) -> tuple[Arrays, Arrays]
     count = round(test * len(x))
     if len(x) != len(y) or not 0 < count < len(x):
         raise PosterityError(f"{len(x)} inputs and {len(y)} targets cannot be split into a training and a test part")
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).numpy()
+    order = torch.randperm(len(x), generator=generator_for(seed)).numpy()
     return (x[order[count:]], y[order[count:]]), (x[order[:count]], y[order[:count]])
 
 
@@ -139,30 +139,41 @@ def import_function(name: str) -> Callable[..., Any]:
 
 
 def load_function(name: str, task: Task | None) -> DataSet:
-    """A data set from a function that returns (train, test), each a pair of arrays or a loader of batches."""
+    """A data set from a function that returns (train, test), each a pair of arrays or a loader of batches.
+
+    Rows of int64 are taken for word numbers (text); any other input becomes float32.
+    """
     made = import_function(name)()
     if not isinstance(made, tuple) or len(made) != 2:
         raise PosterityError(f"{name} must return (train, test), got {type(made).__name__}")
     train, test = (_gather(part, name) for part in made)
-    real = train[1].is_floating_point() if task is None else task == Task.REGRESSION
-    # A network was written for these labels, so they keep their numbers.
-    highest = int(max(y.max() for _, y in (train, test) if y.numel()))
-    classes = None if real else tuple(str(label) for label in range(highest + 1))
-    dims = {2: Kind.PLANE if train[0].shape[1:] == (2,) and not real else Kind.TABULAR, 4: Kind.IMAGE}
-    kind = dims.get(train[0].dim(), Kind.TABULAR)
+    if task is None:
+        task = Task.REGRESSION if train[1].is_floating_point() else Task.CLASSIFICATION
+    train, test = (_typed(pair, task, name) for pair in (train, test))
+    classes = None
+    if task == Task.CLASSIFICATION:  # a network was written for these labels, so they keep their numbers
+        highest = max((int(y.max()) for _, y in (train, test) if y.numel()), default=0)
+        classes = tuple(str(label) for label in range(highest + 1))
+    return DataSet(name, task, _kind(train[0], task), train=train, test=test, classes=classes)
 
-    def typed(pair: Pair) -> Pair:
-        y = pair[1].float().reshape(len(pair[1]), -1) if real else pair[1].long()
-        return pair[0].float(), y
 
-    return DataSet(
-        name,
-        Task.REGRESSION if real else Task.CLASSIFICATION,
-        kind,
-        train=typed(train),
-        test=typed(test),
-        classes=classes,
-    )
+def _typed(pair: Pair, task: Task, name: str) -> Pair:
+    x, y = pair
+    x = x if x.dtype == torch.int64 and x.dim() == 2 else x.float()
+    if task == Task.REGRESSION:
+        return x, y.float().reshape(len(y), -1)
+    if y.is_floating_point() and not torch.equal(y, y.round()):
+        raise PosterityError(f"{name}: a classification needs whole numbers as targets, got {y.dtype}")
+    return x, y.long()
+
+
+def _kind(x: Tensor, task: Task) -> Kind:
+    """What inputs of such a shape are."""
+    if x.dtype == torch.int64:
+        return Kind.TEXT
+    if x.dim() == 4:
+        return Kind.IMAGE
+    return Kind.PLANE if x.shape[1:] == (2,) and task == Task.CLASSIFICATION else Kind.TABULAR
 
 
 def _gather(part: Any, name: str) -> Pair:

@@ -18,6 +18,7 @@ from posterity.data import images, sst2, toy, uci
 from posterity.data.dataset import DataSet, Kind, Task
 from posterity.data.download import Remote
 from posterity.data.own import load_file, load_function
+from posterity.random import generator_for
 from posterity.types import PosterityError
 
 
@@ -194,7 +195,7 @@ def load(
     known, source = _source(name)
     _refuse(name, asked, *(["split"] if known.startswith("uci-") else []))
     folder = _ready(known, source, data_folder(root), download)
-    return source.load(folder, split or 0, torch.Generator().manual_seed(seed))
+    return source.load(folder, split or 0, generator_for(seed))
 
 
 def _source(name: str) -> tuple[str, Source]:
