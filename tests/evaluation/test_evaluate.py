@@ -8,9 +8,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import posterity.data as data
+from posterity.data.pieces import pieces
 from posterity.evaluation import Scores, evaluate, regression, scores
 from posterity.evaluation.calibration import ece
-from posterity.evaluation.gather import pieces
 from posterity.evaluation.metrics import METRICS, metric
 from posterity.posteriors import DiagonalGaussian, Empirical
 from posterity.probability.likelihoods import Categorical, Gaussian

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from posterity.calling import InputSpec
 from posterity.data import DataSet
+from posterity.data.pieces import pieces
 from posterity.evaluation.bootstrap import bootstrap
 from posterity.evaluation.classes import ClassJudge, entropy_shares
-from posterity.evaluation.gather import Gathered, Judge, fingerprint, gather, pieces
+from posterity.evaluation.gather import Gathered, Judge, fingerprint, gather
 from posterity.evaluation.numbers import RealJudge
 from posterity.evaluation.ood import ood_figures
 from posterity.evaluation.result import Scores

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from posterity.calling import tensors_of
 from posterity.data import SEVERITIES, DataSet, Kind, corrupt, corruptions_for
-from posterity.evaluation.gather import Judge, gather, whole
+from posterity.data.pieces import whole
+from posterity.evaluation.gather import Judge, gather
 from posterity.posteriors import Posterior
 from posterity.random import generator_for
 from posterity.types import Batch, PosterityError
