@@ -1,7 +1,21 @@
 """posterity: Bayesian deep learning for PyTorch. Any network, any posterior, one interface."""
 
 from posterity import optim
-from posterity.methods import MAP, METHODS, Dropout, Method
+from posterity.methods import (
+    MAP,
+    METHODS,
+    PSGLD,
+    SGHMC,
+    SGLD,
+    SWA,
+    SWAG,
+    Cyclical,
+    Dropout,
+    FastGeometric,
+    Method,
+    Snapshot,
+    SWAGCollector,
+)
 from posterity.posteriors import Mixture, Posterior, WeightPosterior, load, save
 from posterity.prediction import Compute, Prediction, predict
 from posterity.probability import likelihoods, priors
@@ -14,14 +28,23 @@ __version__ = "0.1.0"
 __all__ = [
     "MAP",
     "METHODS",
+    "PSGLD",
+    "SGHMC",
+    "SGLD",
+    "SWA",
+    "SWAG",
     "Compute",
+    "Cyclical",
     "Dropout",
+    "FastGeometric",
     "Method",
     "Mixture",
     "Posterior",
     "PosterityError",
     "PosterityWarning",
     "Prediction",
+    "SWAGCollector",
+    "Snapshot",
     "Training",
     "WeightPosterior",
     "fit",

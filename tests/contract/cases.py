@@ -42,6 +42,14 @@ class MethodCase:
 METHOD_CASES = [
     MethodCase("map", pst.MAP(), noiseless=True),
     MethodCase("dropout", pst.Dropout(rate=0.2, insert=("2",))),
+    MethodCase("swa", pst.SWA(start=0, every=1, lr=0.01), noiseless=True, training={"lr": 0.01}),
+    MethodCase("swag", pst.SWAG(rank=3, start=0, every=1, lr=0.01), noiseless=True, training={"lr": 0.01}),
+    MethodCase("sgld", pst.SGLD(lr=0.1, burn_in=0, thin=1), noiseless=True),
+    MethodCase("psgld", pst.PSGLD(lr=0.01, burn_in=0, thin=1), noiseless=True),
+    MethodCase("sghmc", pst.SGHMC(burn_in=0, thin=1), noiseless=True),
+    MethodCase("cyclical", pst.Cyclical(of=pst.SGLD(lr=0.3), cycles=1, explore=0.0), noiseless=True),
+    MethodCase("snapshot", pst.Snapshot(cycles=2), noiseless=True),
+    MethodCase("fast-geometric", pst.FastGeometric(start=1, cycles=2, peak=1.0), noiseless=True),
 ]
 
 
