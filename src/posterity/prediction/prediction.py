@@ -50,8 +50,8 @@ class Prediction:
 
     def to(self, device: torch.device | str) -> Self:
         """The same prediction on another device."""
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: v.to(device) for name, v in own.items() if isinstance(v, Tensor)})
+        own: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: v.to(device) if isinstance(v, Tensor) else v for name, v in own.items()})
 
     def numpy(self) -> dict[str, np.ndarray]:
         """The columns as numpy arrays."""
