@@ -50,8 +50,9 @@ class Prediction:
 
     def to(self, device: torch.device | str) -> Self:
         """The same prediction on another device."""
-        own: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: v.to(device) if isinstance(v, Tensor) else v for name, v in own.items()})
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {name: v.to(device) for name, v in own.items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
     def numpy(self) -> dict[str, np.ndarray]:
         """The columns as numpy arrays."""
