@@ -1,0 +1,201 @@
+"""From any network to a Bayesian one: ``variational`` returns a converted copy, and changes nothing else.
+
+Linear and convolutional layers can take their noise by activations (``"local"``, ``"flipout"``). Everything else
+(recurrent, attention, embeddings, parametrised modules, parameters that several modules share, a user's own) has its
+weights drawn, once a pass; the conversion says so in one warning. With every std at zero the copy computes exactly what
+the original does.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from posterity.layers.blocks import Block, Flipout, Full, Local, LowRank, Radial, Sampled
+from posterity.layers.noisy import FLIPOUT, LOCAL
+from posterity.layers.select import Bayesian, Which, select
+from posterity.layers.slots import Slots
+from posterity.layers.start import Moped, initial_std, starting_prior
+from posterity.layers.variational import Variational
+from posterity.probability.priors import Normal, Prior
+from posterity.types import Params, PosterityError, PosterityWarning, check_positive
+
+__all__ = ["ESTIMATORS", "FAMILIES", "Family", "LowRankFamily", "variational"]
+
+
+class Family(Protocol):
+    """Builds the distribution of some weights, from where they start."""
+
+    def __call__(
+        self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None
+    ) -> Block:
+        """The block, ready to train."""
+        ...
+
+
+@dataclass(frozen=True)
+class LowRankFamily:
+    """Low rank plus diagonal, with as many directions as asked for."""
+
+    rank: int = 4
+
+    def __call__(
+        self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None
+    ) -> Block:
+        """The block, ready to train."""
+        return LowRank(slots, mean, std, prior, fixed, self.rank)
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How weight noise enters a pass: by layers of its own where a plain layer has one, and blocks that serve them."""
+
+    family: Family
+    layers: dict[type, type] = field(default_factory=dict)
+
+
+ESTIMATORS = {
+    "reparameterised": Estimator(Sampled),
+    "local": Estimator(Local, LOCAL),
+    "flipout": Estimator(Flipout, FLIPOUT),
+}
+"""Estimators of a diagonal Gaussian by name."""
+
+FAMILIES: dict[str, Family] = {"diagonal": Sampled, "full": Full, "low-rank": LowRankFamily(), "radial": Radial}
+"""Distributions of drawn weights by name."""
+
+LARGEST_FULL = 8192
+"""Weights that a full covariance may have: at this number its factor takes a quarter of a gigabyte."""
+
+
+def variational(
+    module: nn.Module,
+    *,
+    estimator: str = "reparameterised",
+    family: str | Family = "diagonal",
+    prior: Prior | None = None,
+    init_std: float | Moped = 0.01,
+    which: Which = None,
+    bayesian_bias: bool = False,
+    bayesian_norm: bool = False,
+) -> Variational:
+    """A converted copy of a network, with a distribution over its weights.
+
+    Args:
+        module: Any network; it is not changed. Lazy modules must have been called once.
+        estimator: ``"reparameterised"``, ``"local"`` or ``"flipout"``: where the noise enters.
+        family: ``"diagonal"``; or ``"full"``, ``"low-rank"`` or ``"radial"``, whose weights are drawn.
+        prior: p(w); a standard Normal if not given.
+        init_std: The std that weights start with, or ``Moped(...)`` to start from a trained network.
+        which: Modules by name pattern or type, or ``"last"``; all if not given.
+        bayesian_bias: Biases, too.
+        bayesian_norm: Normalisation layers, too.
+    """
+    chosen, family = _checked(estimator, family, init_std)
+    net = copy.deepcopy(module)
+    found = select(net, which, bayesian_bias, bayesian_norm)
+    weights = {name: b.parameter.detach().clone() for name, b in found.items()}
+    start = _Start(weights, init_std, starting_prior(init_std, prior or Normal(), weights))
+    noisy = {name: b for name, b in found.items() if _by_activations(b, found, chosen)}
+    drawn = {name: b for name, b in found.items() if name not in noisy}
+    if chosen.layers:
+        _say_what_is_drawn(estimator, noisy, drawn)
+    swapped = _swap(net, noisy, chosen)
+    blocks = [start.block(kind, part) for kind, part in ((family, drawn), (chosen.family, noisy)) if part]
+    _keep_freed_memory()
+    return Variational(net, blocks, swapped)
+
+
+@dataclass(frozen=True, eq=False)
+class _Start:
+    """Weights, initial stds and prior of a conversion."""
+
+    weights: Params
+    init_std: float | Moped
+    prior: Prior
+
+    def block(self, family: Family, part: dict[str, Bayesian]) -> Block:
+        """The distribution of these parameters, which are taken out of the network."""
+        means = {name: self.weights[name] for name in part}
+        slots = Slots.taken_out(means, {name: b.places for name, b in part.items()})
+        stds = {name: initial_std(self.init_std, w) for name, w in means.items()}
+        if family is Full and slots.layout.total > LARGEST_FULL:
+            raise PosterityError(
+                f"a full covariance of {slots.layout.total:,} weights is too large (at most {LARGEST_FULL:,}): "
+                "select fewer with which='last', or use family='low-rank'"
+            )
+        flatten = slots.layout.flatten
+        return family(slots, flatten(means), flatten(stds), self.prior, _padding(slots))
+
+
+def _checked(estimator: str, family: str | Family, init_std: float | Moped) -> tuple[Estimator, Family]:
+    """What the names stand for; names that do not exist or do not fit together are refused."""
+    if estimator not in ESTIMATORS:
+        raise PosterityError(f"unknown estimator {estimator!r}; there are {', '.join(ESTIMATORS)}")
+    if isinstance(family, str):
+        if family not in FAMILIES:
+            raise PosterityError(f"unknown family {family!r}; there are {', '.join(FAMILIES)}")
+        family = FAMILIES[family]
+    if ESTIMATORS[estimator].layers and family is not Sampled:
+        raise PosterityError(f"the {estimator} estimator is for diagonal Gaussians: use estimator='reparameterised'")
+    if not isinstance(init_std, Moped):
+        check_positive(init_std=init_std)
+    return ESTIMATORS[estimator], family
+
+
+def _by_activations(bayesian: Bayesian, found: dict[str, Bayesian], estimator: Estimator) -> bool:
+    """Whether the one module that uses a parameter can take the noise of all its parameters by activations."""
+    owner = bayesian.places[0][0]
+    siblings = [b for b in found.values() if any(module is owner for module, _ in b.places)]
+    whole = {attribute for b in siblings for _, attribute in b.places} <= {"weight", "bias"}
+    return type(owner) in estimator.layers and whole and not any(b.tied for b in siblings)
+
+
+def _say_what_is_drawn(estimator: str, noisy: dict[str, Bayesian], drawn: dict[str, Bayesian]) -> None:
+    if not noisy:
+        raise PosterityError(
+            f"none of the selected weights belongs to a layer with a {estimator} estimator (Linear, Conv, "
+            "ConvTranspose, unshared): use estimator='reparameterised'"
+        )
+    if drawn:
+        warnings.warn(
+            f"no {estimator} estimator for {', '.join(drawn)}: these weights are drawn once a pass instead",
+            PosterityWarning,
+            stacklevel=3,
+        )
+
+
+def _swap(net: nn.Module, noisy: dict[str, Bayesian], estimator: Estimator) -> dict[str, type[nn.Module]]:
+    """Give the layers that take noise by activations their noisy class; their plain ones by name."""
+    owners = {id(module) for b in noisy.values() for module, _ in b.places}
+    swapped = {}
+    for name, module in net.named_modules():
+        if id(module) in owners:
+            swapped[name] = type(module)
+            module.__class__ = estimator.layers[type(module)]
+    return swapped
+
+
+def _padding(slots: Slots) -> Tensor | None:
+    """Marks the padding rows of embeddings, which get no gradient and should stay as they are."""
+    marks = {name: torch.zeros(shape, dtype=torch.bool) for name, shape in zip(slots.layout.names, slots.layout.shapes)}
+    for name, places in zip(slots.layout.names, slots.places, strict=True):
+        for module, _ in places:
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None:
+                marks[name][module.padding_idx] = True
+    fixed = slots.layout.flatten(marks)
+    return fixed if bool(fixed.any()) else None
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep blocks of up to 32 MB when they are freed, instead of asking the kernel anew every step.
+
+    glibc raises that limit to the largest block it has seen freed; a fresh 1 MB tensor then costs a quarter.
+    """
+    torch.empty(2**23 - 2**12)
