@@ -58,6 +58,7 @@ class Run:
         step: Optimizer steps done.
         entries: Backward passes (draws × micro-batches) whose gradients are summed in the current step.
         temperature: The temperature of the current step, 1 for the Bayes posterior.
+        members: Networks trained together as one stacked module, each parameter with a member dimension in front.
         history: Figures by epoch: what training curves are drawn from.
     """
 
@@ -71,6 +72,7 @@ class Run:
     step: int = 0
     entries: int = 1
     temperature: float = 1.0
+    members: int = 1
     history: list[dict[str, float]] = field(default_factory=list)
 
     @property

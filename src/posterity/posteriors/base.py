@@ -25,6 +25,9 @@ from posterity.types import Inputs, Params, PosterityError, Predictor
 
 __all__ = ["Posterior", "WeightPosterior"]
 
+_KEEP = 2**26
+"""How many numbers of its own draws a posterior keeps: 256 MB in float32."""
+
 
 class Posterior:
     """A distribution over functions.
@@ -34,6 +37,8 @@ class Posterior:
         likelihood: How targets arise from its outputs.
         inputs: Shape and type of the inputs it was fitted on, where known.
         seed: Where draws start when no generator is given.
+        history: The figures of each epoch of the fit it came from; not stored in files.
+        ways: What prediction has measured to be the fastest way through this network.
     """
 
     kind: ClassVar[str]
@@ -45,6 +50,8 @@ class Posterior:
         self.likelihood = likelihood
         self.inputs = inputs
         self.seed = seed
+        self.history: list[dict[str, float]] = []
+        self.ways: dict[Any, Any] = {}
 
     @property
     def distinct(self) -> int | None:
@@ -96,7 +103,12 @@ class Posterior:
         moved.module = copy.deepcopy(self.module).to(device=device, dtype=dtype)
         for name, value in vars(self).items():
             setattr(moved, name, _moved(value, device, dtype) if name != "module" else moved.module)
-        return moved
+        return moved._fresh()
+
+    def _fresh(self) -> Self:
+        """Forget what was measured and kept: for copies that are about to differ."""
+        self.ways = {}
+        return self
 
     def state(self) -> dict[str, Any]:
         """What a file must hold besides the network's code; ``rebuild`` takes it back."""
@@ -128,6 +140,9 @@ class WeightPosterior(Posterior):
         bank: Buffers of the bank's draws by name, [draws, ...]; empty without BatchNorm.
     """
 
+    needs_bank: ClassVar[bool] = True
+    """Whether draws need buffers of their own; not where every point brings its buffers."""
+
     def __init__(
         self,
         module: nn.Module,
@@ -139,6 +154,11 @@ class WeightPosterior(Posterior):
     ) -> None:
         super().__init__(module, likelihood, inputs=inputs, seed=seed)
         self.bank: Params = bank or {}
+        self._kept: tuple[list[Params], torch.Generator] | None = None
+
+    def _fresh(self) -> Self:
+        self._kept = None
+        return super()._fresh()
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights: every parameter of the module, by name."""
@@ -173,8 +193,20 @@ class WeightPosterior(Posterior):
         """Weights and buffers of n draws."""
         if self.bank:
             return self._banked(n, generator)
-        generator = self._generator(generator)
-        return ((self.sample(generator), {}) for _ in range(n))
+        return ((params, {}) for params in self._weights_of(n, generator))
+
+    def _weights_of(self, n: int, generator: torch.Generator | None) -> Iterator[Params]:
+        """Sets of weights; those of the posterior's own seed are kept, so that every call after the first has them."""
+        size = sum(p.numel() for p in self.module.parameters())
+        if generator is not None or n * size > _KEEP:
+            generator = self._generator(generator)
+            return (self.sample(generator) for _ in range(n))
+        if self._kept is None:
+            self._kept = ([], self._generator(None))
+        kept, own = self._kept
+        while len(kept) < n:
+            kept.append(self.sample(own))
+        return iter(kept[:n])
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """n networks, as functions."""
@@ -189,8 +221,8 @@ class WeightPosterior(Posterior):
             raise PosterityError(
                 f"{n} draws were asked for, but the bank has {size}: posterior.refresh(loader, draws={n})"
             )
-        generator = self._generator(None)
-        return ((self.sample(generator), {name: b[i] for name, b in self.bank.items()}) for i in range(n))
+        weights = self._weights_of(n, None)
+        return ((params, {name: b[i] for name, b in self.bank.items()}) for i, params in enumerate(weights))
 
     def refresh(self, loader: Iterable[Any], draws: int = 32) -> Self:
         """The same posterior with a bank of ``draws`` draws, their BatchNorm buffers gathered on training batches."""

@@ -30,6 +30,7 @@ class Empirical(WeightPosterior):
     """
 
     kind = "empirical"
+    needs_bank = False
 
     def __init__(
         self,

@@ -74,6 +74,7 @@ def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
         shapes = tuple(tuple(shape) for shape in state["inputs"]["shapes"])
         posterior.inputs = InputSpec(shapes, tuple(state["inputs"]["dtypes"]))
     posterior.seed = state["seed"]
+    posterior._fresh()
     if isinstance(posterior, WeightPosterior):
         posterior.bank = state["bank"]
     return posterior

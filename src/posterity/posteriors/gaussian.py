@@ -120,7 +120,9 @@ class FullGaussian(GaussianPosterior):
         **options: Any,
     ) -> None:
         layout = Layout.of({name: mean[name] for name in names or tuple(mean)})
-        super().__init__(module, likelihood, FullNormal(layout.flatten(mean), scale_tril), layout, mean, **options)
+        super().__init__(
+            module, likelihood, FullNormal(layout.flatten(mean), scale_tril.contiguous()), layout, mean, **options
+        )
 
 
 class LowRankGaussian(GaussianPosterior):

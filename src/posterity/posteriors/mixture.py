@@ -25,11 +25,14 @@ class Mixture(WeightPosterior):
     """
 
     kind = "mixture"
+    needs_bank = False
 
     def __init__(self, parts: Sequence[Posterior]) -> None:
         if not parts:
             raise PosterityError("a mixture needs at least one posterior")
         first = parts[0]
+        if any(part.likelihood != first.likelihood for part in parts):
+            raise PosterityError("the parts of a mixture must share one likelihood")
         super().__init__(first.module, first.likelihood, inputs=first.inputs, seed=first.seed)
         self.parts = list(parts)
 

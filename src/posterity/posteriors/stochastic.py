@@ -7,7 +7,8 @@ was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import torch
@@ -19,12 +20,37 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.random import global_seed
 from posterity.types import Inputs, PosterityError, Predictor
 
-__all__ = ["Stochastic", "dropout_layers"]
+__all__ = ["Stochastic", "dropout_rates", "with_dropout"]
+
+_INSERTED = "input_dropout"
 
 
-def dropout_layers(module: nn.Module) -> list[nn.Module]:
-    """The module's dropout layers of any dimension."""
-    return [m for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+def dropout_rates(module: nn.Module) -> dict[str, float]:
+    """The rate of every dropout layer by its name; an inserted one goes by the name of the layer it stands before."""
+    layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd)}
+    return {name.removesuffix(f".{_INSERTED}"): float(layer.p) for name, layer in layers.items()}
+
+
+def with_dropout(module: nn.Module, rates: Mapping[str, float]) -> nn.Module:
+    """A copy whose dropout layers have these rates; other layers named get dropout on their input.
+
+    Parameter names stay as they are: an inserted layer is a child of the layer whose input it drops.
+    """
+    network = copy.deepcopy(module)
+    for name, rate in rates.items():
+        layer = network.get_submodule(name)
+        if isinstance(layer, nn.modules.dropout._DropoutNd):
+            layer.p = rate
+        elif hasattr(layer, _INSERTED):
+            layer.get_submodule(_INSERTED).p = rate  # type: ignore[assignment]
+        else:
+            layer.add_module(_INSERTED, nn.Dropout(rate))
+            layer.register_forward_pre_hook(_drop_input)
+    return network
+
+
+def _drop_input(layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (layer.get_submodule(_INSERTED)(args[0]), *args[1:])
 
 
 class Stochastic(Posterior):
@@ -34,10 +60,10 @@ class Stochastic(Posterior):
 
     def __init__(self, module: nn.Module, likelihood: Likelihood, **options: Any) -> None:
         super().__init__(module, likelihood, **options)
-        if not dropout_layers(self.module):
+        if not dropout_rates(self.module):
             raise PosterityError("the network has no dropout layer, so its forward pass holds no randomness")
-        for layer in dropout_layers(self.module):
-            layer.train()
+        for layer in self.module.modules():
+            layer.training = isinstance(layer, nn.modules.dropout._DropoutNd)
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """n seeded forward passes."""
@@ -52,12 +78,12 @@ class Stochastic(Posterior):
             yield forward
 
     def state(self) -> dict[str, Any]:
-        """The weights."""
-        return {"module": self.module.state_dict()}
+        """The weights and where dropout stands."""
+        return {"module": self.module.state_dict(), "rates": dropout_rates(self.module)}
 
     @classmethod
     def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Self:
         """The posterior that ``state`` was taken from."""
-        posterior = cls(module, likelihood)
+        posterior = cls(with_dropout(module, state["rates"]), likelihood)
         posterior.module.load_state_dict(state["module"])
         return posterior

@@ -1,18 +1,19 @@
 """Draws in, Prediction out: the fastest way through the network that this device offers.
 
-Draws that are sets of weights go through the network either one after the other or in chunks under ``vmap``. Which is
-faster depends on network and device, so the first chunk is run one way, the second the other, and the rest the way that
-won; both compute the same numbers up to rounding. Inputs go in blocks small enough to stay in cache (CPU) and within
-the memory budget (all), and draws leave only sums (``accumulate``), so memory does not grow with their number.
+Draws that are sets of weights go through the network one after the other or in chunks under ``vmap``, the inputs all at
+once or in blocks that stay in cache. Which is faster depends on network and device, so the ways are timed once a
+posterior and the winner is kept; all compute the same numbers up to rounding. Draws leave only sums (``accumulate``),
+so memory does not grow with their number.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,9 @@ from posterity.types import Inputs, Params, PosterityError, Predictor
 
 __all__ = ["Compute", "Weights", "predict"]
 
+_CACHE_BLOCK = 250  # inputs whose activations stay in a CPU's cache (measured: 125 to 250)
+_PROBE = 1000  # inputs that ways are timed on
+
 Weights = tuple[Params, Params]
 """Parameters and buffers of one draw."""
 
@@ -36,6 +40,7 @@ class DrawsFunctions(Protocol):
     likelihood: Likelihood
     inputs: InputSpec | None
     module: nn.Module
+    ways: dict[Any, Any]
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """n functions."""
@@ -51,11 +56,11 @@ class Compute:
     """How a prediction is computed; the defaults are right for almost everyone.
 
     Attributes:
-        batched: Draws through vmap (True), one by one (False), or whichever a first measurement finds faster (None).
+        batched: Draws through vmap (True), one by one (False), or whichever is measured to be faster (None).
         compile: Compile the batched pass: worth it on a GPU when the same shapes are predicted often.
         chunk: Draws of one batched pass.
         memory: Bytes that the activations of one pass may take.
-        block: Inputs of one pass; None takes 250 on a CPU and as many as the memory allows elsewhere.
+        block: Inputs of one pass; None takes as many as the memory allows, or fewer if that is faster.
     """
 
     batched: bool | None = None
@@ -120,65 +125,90 @@ def _run(
             if enough():
                 return
         return
-    network = Passes(posterior.module, inputs, compute)
+    network = Passes(posterior.module, compute)
+    way = _way(posterior, network, inputs, count)
     for chunk in batched(weights, compute.chunk):
-        for outputs in network(chunk):
+        for outputs in network(chunk, inputs, way):
             sums.add(outputs)
         if enough():
             return
 
 
-class Passes:
-    """Chunks of draws through one network, by the way found faster."""
+@dataclass(frozen=True)
+class Way:
+    """One way through the network: draws in a batched pass or one by one, and how many inputs at a time."""
 
-    def __init__(self, module: nn.Module, inputs: Inputs, compute: Compute) -> None:
-        self.module, self.inputs, self.compute = module, inputs, compute
-        self.seconds: dict[bool, float] = {}
-        self.device = tensors_of(inputs)[0].device
-        self.block = compute.block or self._block()
+    batched: bool
+    block: int
+
+
+class Passes:
+    """Chunks of draws through one network."""
+
+    def __init__(self, module: nn.Module, compute: Compute) -> None:
+        self.module, self.compute = module, compute
         self.stacked_pass = vmap(self._one, in_dims=(0, None), randomness="error")
         if compute.compile:
             self.stacked_pass = torch.compile(self.stacked_pass)
 
-    def __call__(self, chunk: list[Weights]) -> Iterable[Tensor]:
+    def __call__(self, chunk: list[Weights], inputs: Inputs, way: Way) -> Iterator[Tensor]:
         """Outputs of the chunk's draws, [draws, batch, ...] in one or several pieces."""
-        batched_pass = self._choice(len(chunk))
-        start = time.perf_counter()
-        outputs = list(self._batched(chunk) if batched_pass else self._looped(chunk))
-        if batched_pass not in self.seconds:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            self.seconds[batched_pass] = (time.perf_counter() - start) / len(chunk)
-        return outputs
-
-    def _choice(self, draws: int) -> bool:
-        if self.compute.batched is not None:
-            return self.compute.batched
-        if draws < self.compute.chunk or not _vmappable(self.module):
-            return False
-        if len(self.seconds) < 2:
-            return bool(self.seconds)  # the first chunk in a loop, the second batched, then whichever won
-        return self.seconds[True] < self.seconds[False]
-
-    def _looped(self, chunk: list[Weights]) -> Iterator[Tensor]:
-        for weights in chunk:
-            yield torch.cat([self._one(weights, part) for part in blocks(self.inputs, self.block)])[None]
-
-    def _batched(self, chunk: list[Weights]) -> Iterator[Tensor]:
-        stacked = stack(chunk)
-        parts = [self.stacked_pass(stacked, part) for part in blocks(self.inputs, self.block)]
-        yield torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        if way.batched:
+            stacked = stack(chunk)
+            yield _join([self.stacked_pass(stacked, part) for part in blocks(inputs, way.block)], dim=1)
+        else:
+            for weights in chunk:
+                yield _join([self._one(weights, part) for part in blocks(inputs, way.block)], dim=0)[None]
 
     def _one(self, weights: Weights, inputs: Inputs) -> Tensor:
         args, kwargs = arguments(inputs)
         return functional_call(self.module, {**weights[0], **weights[1]}, args, kwargs)
 
-    def _block(self) -> int:
-        """Inputs of one pass: cache-sized on a CPU, as many as the memory budget allows elsewhere."""
-        if self.device.type == "cpu":
-            return 250
-        allowed = self.compute.memory // (self.compute.chunk * activation_bytes(self.module, self.inputs))
-        return int(max(1, allowed))
+
+def _way(posterior: DrawsFunctions, network: Passes, inputs: Inputs, count: int) -> Way:
+    """The way told, or the fastest of those worth trying, timed once for this posterior and kind of input."""
+    compute, device = network.compute, tensors_of(inputs)[0].device
+    if compute.batched is not None:
+        return Way(compute.batched, _largest_block(network, inputs))
+    key = (device, min(num_examples(inputs), _PROBE), compute)
+    if key not in posterior.ways:
+        if count < 2 * compute.chunk or not _vmappable(network.module):
+            return Way(False, _largest_block(network, inputs))
+        posterior.ways[key] = _fastest(posterior, network, inputs)
+    return posterior.ways[key]  # type: ignore[no-any-return]
+
+
+def _fastest(posterior: DrawsFunctions, network: Passes, inputs: Inputs) -> Way:
+    """Time one chunk each way on the first inputs; the first try of each way is thrown away."""
+    chunk = list(posterior.samples(network.compute.chunk) or ())
+    few = map_inputs(inputs, lambda t: t[:_PROBE])
+    largest = _largest_block(network, inputs)
+    ways = [Way(False, largest), Way(True, min(largest, _CACHE_BLOCK)), Way(False, min(largest, _CACHE_BLOCK))]
+    device = tensors_of(inputs)[0].device
+
+    def seconds(way: Way) -> float:
+        best = math.inf
+        for _ in range(3):
+            start = time.perf_counter()
+            for _ in network(chunk, few, way):
+                pass
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    candidates = ways if device.type == "cpu" else [Way(False, largest), Way(True, largest)]
+    return min(dict.fromkeys(candidates), key=seconds)
+
+
+def _largest_block(network: Passes, inputs: Inputs) -> int:
+    """As many inputs as the memory budget allows."""
+    compute = network.compute
+    return compute.block or max(1, compute.memory // (compute.chunk * activation_bytes(network.module, inputs)))
+
+
+def _join(parts: list[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def activation_bytes(module: nn.Module, inputs: Inputs) -> int:

@@ -8,6 +8,7 @@ numbers), and gives the Gauss–Newton matrix −∂² log p/∂f² that curvatu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ __all__ = [
     "Poisson",
     "by_name",
     "infer",
+    "pooled",
 ]
 
 _LOG_TWO_PI = math.log(2 * math.pi)
@@ -309,6 +311,12 @@ class Poisson(Likelihood):
 def infer(targets: Tensor) -> Likelihood:
     """Categorical for integer targets, Gaussian with learned noise for real ones."""
     return Gaussian() if targets.is_floating_point() else Categorical()
+
+
+def pooled(members: Sequence[Likelihood]) -> Likelihood:
+    """One likelihood for several members: where each learned its own noise, the root mean square of their stds."""
+    stds = [member.std for member in members if isinstance(member, Gaussian) and member.std is not None]
+    return Gaussian(math.sqrt(sum(std**2 for std in stds) / len(stds))) if stds else members[0]
 
 
 _LIKELIHOODS = {cls.__name__: cls for cls in (Categorical, Bernoulli, Gaussian, HeteroscedasticGaussian, Poisson)}
