@@ -1,7 +1,8 @@
 """posterity: Bayesian deep learning for PyTorch. Any network, any posterior, one interface."""
 
 from posterity import optim
-from posterity.methods import MAP, METHODS, Dropout, Method
+from posterity.layers import Moped, elbo, kl, plain_moments, variational
+from posterity.methods import MAP, METHODS, Dropout, MeanField, Method
 from posterity.posteriors import Mixture, Posterior, WeightPosterior, load, save
 from posterity.prediction import Compute, Prediction, predict
 from posterity.probability import likelihoods, priors
@@ -16,19 +17,25 @@ __all__ = [
     "METHODS",
     "Compute",
     "Dropout",
+    "MeanField",
     "Method",
     "Mixture",
+    "Moped",
     "Posterior",
     "PosterityError",
     "PosterityWarning",
     "Prediction",
     "Training",
     "WeightPosterior",
+    "elbo",
     "fit",
+    "kl",
     "likelihoods",
     "load",
     "optim",
+    "plain_moments",
     "predict",
     "priors",
     "save",
+    "variational",
 ]

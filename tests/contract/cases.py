@@ -13,6 +13,7 @@ from posterity.posteriors import (
     DiagonalGaussian,
     Empirical,
     FullGaussian,
+    Implicit,
     LowRankGaussian,
     Mixture,
     Posterior,
@@ -40,6 +41,7 @@ class MethodCase:
 
 METHOD_CASES = [
     MethodCase("map", pst.MAP(), noiseless=True),
+    MethodCase("mean-field", pst.MeanField(), training={"lr": 0.02}),
     MethodCase("dropout", pst.Dropout(rate=0.2, insert=("2",))),
 ]
 
@@ -83,6 +85,7 @@ def posteriors() -> dict[str, Posterior]:
         "low-rank": LowRankGaussian(net, likelihood, mean, std, deviations, 0.5),
         "full": FullGaussian(net, likelihood, mean, torch.linalg.cholesky(factor @ factor.T)),
         "empirical": Empirical(net, likelihood, points),
+        "implicit": Implicit(net, likelihood, pst.variational(net, family="radial", init_std=0.3), "radial"),
         "stochastic": Stochastic(with_dropout(net, {"2": 0.3}), likelihood),
         "mixture": Mixture([diagonal, DiagonalGaussian(net, likelihood, points[3], std, seed=2)]),
     }

@@ -12,6 +12,7 @@ network for a noisy pass, the mean of the vector, its standard deviation, and KL
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Self
@@ -59,6 +60,10 @@ class Block(nn.Module):
         """One draw of the whole vector, differentiable."""
         raise NotImplementedError
 
+    def center(self) -> Tensor:
+        """The mean of the vector."""
+        return self.mean
+
     def std(self) -> Tensor:
         """Marginal standard deviations."""
         raise NotImplementedError
@@ -81,11 +86,13 @@ class Block(nn.Module):
 class Diagonal(Block):
     """Independent weights; how their noise enters a pass is the estimator's matter."""
 
-    def __init__(
-        self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None
-    ) -> None:
+    def __init__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> None:
         super().__init__(slots, mean, prior, fixed)
         self.log_std = nn.Parameter(std.log())
+
+    def draw(self) -> Tensor:
+        """mean + std ⊙ ε."""
+        return self.mean + deviation(self.log_std)
 
     def std(self) -> Tensor:
         """exp(log_std), zero where the weight is fixed."""
@@ -95,6 +102,15 @@ class Diagonal(Block):
     def kl(self) -> Tensor:
         """KL(q‖p), summed."""
         return diagonal_kl(self.mean, self.log_std, self._prior())
+
+    def kl_each(self) -> Tensor:
+        """KL(q‖p) of every parameter by itself, [parameters]."""
+        prior, sizes = self._prior(), self.slots.layout.sizes
+        each, start = [], 0
+        for mean, log_std in zip(self.mean.split(sizes), self.log_std.split(sizes), strict=True):
+            part = slice(start, start := start + len(mean))
+            each.append(diagonal_kl(mean, log_std, _mapped(prior, operator.itemgetter(part))))
+        return torch.stack(each)
 
 
 class Sampled(Diagonal):
@@ -110,18 +126,18 @@ class Sampled(Diagonal):
         match self._prior():
             case Normal() as prior:
                 weights, divergence = draw_with_kl(self.mean, self.log_std, prior)
-                self._ready = (self._version(), divergence)
+                self._ready = (self._stamp(), divergence)
                 return weights
-        return self.mean + deviation(self.log_std)
+        return super().draw()
 
     def kl(self) -> Tensor:
         """KL(q‖p), summed."""
         ready, self._ready = self._ready, None
-        if ready and ready[0] == self._version() and ready[1].requires_grad == torch.is_grad_enabled():
+        if ready and ready[0] == self._stamp() and ready[1].requires_grad == torch.is_grad_enabled():
             return ready[1]
         return super().kl()
 
-    def _version(self) -> tuple[int, int]:
+    def _stamp(self) -> tuple[int, int]:
         return self.mean._version, self.log_std._version
 
     def __getstate__(self) -> dict[str, Any]:
@@ -151,9 +167,7 @@ class Flipout(Diagonal):
 class Full(Block):
     """Every weight correlated with every other: for last layers and small modules."""
 
-    def __init__(
-        self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None
-    ) -> None:
+    def __init__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> None:
         super().__init__(slots, mean, prior, fixed)
         self.log_diagonal = nn.Parameter(std.log())
         self.below = nn.Parameter(mean.new_zeros(len(mean), len(mean)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,15 +26,13 @@ from posterity.layers.variational import Variational
 from posterity.probability.priors import Normal, Prior
 from posterity.types import Params, PosterityError, PosterityWarning, check_positive
 
-__all__ = ["ESTIMATORS", "FAMILIES", "Family", "LowRankFamily", "variational"]
+__all__ = ["ESTIMATORS", "FAMILIES", "Family", "LowRankFamily", "Scheme", "convert", "scheme", "variational"]
 
 
 class Family(Protocol):
     """Builds the distribution of some weights, from where they start."""
 
-    def __call__(
-        self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None
-    ) -> Block:
+    def __call__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> Block:
         """The block, ready to train."""
         ...
 
@@ -45,25 +43,33 @@ class LowRankFamily:
 
     rank: int = 4
 
-    def __call__(
-        self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None
-    ) -> Block:
+    def __call__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> Block:
         """The block, ready to train."""
         return LowRank(slots, mean, std, prior, fixed, self.rank)
 
 
 @dataclass(frozen=True)
-class Estimator:
-    """How weight noise enters a pass: by layers of its own where a plain layer has one, and blocks that serve them."""
+class Scheme:
+    """How the weights of a network become random.
 
-    family: Family
-    layers: dict[type, type] = field(default_factory=dict)
+    Attributes:
+        drawn: The distribution of weights that are drawn once a pass.
+        noisy: The distribution of those whose layers take the noise by activations.
+        layers: The noisy class of every plain layer that can.
+        insists: The estimator that was asked for by name, so that weights it cannot serve are to be spoken of.
+    """
+
+    drawn: Family = Sampled
+    noisy: Family = Local
+    layers: Mapping[type, type] = field(default_factory=dict)
+    insists: str | None = None
 
 
 ESTIMATORS = {
-    "reparameterised": Estimator(Sampled),
-    "local": Estimator(Local, LOCAL),
-    "flipout": Estimator(Flipout, FLIPOUT),
+    "auto": Scheme(layers=LOCAL),
+    "reparameterised": Scheme(),
+    "local": Scheme(layers=LOCAL, insists="local"),
+    "flipout": Scheme(noisy=Flipout, layers=FLIPOUT, insists="flipout"),
 }
 """Estimators of a diagonal Gaussian by name."""
 
@@ -77,7 +83,7 @@ LARGEST_FULL = 8192
 def variational(
     module: nn.Module,
     *,
-    estimator: str = "reparameterised",
+    estimator: str = "auto",
     family: str | Family = "diagonal",
     prior: Prior | None = None,
     init_std: float | Moped = 0.01,
@@ -89,7 +95,8 @@ def variational(
 
     Args:
         module: Any network; it is not changed. Lazy modules must have been called once.
-        estimator: ``"reparameterised"``, ``"local"`` or ``"flipout"``: where the noise enters.
+        estimator: Where the noise enters: ``"reparameterised"``, ``"local"``, ``"flipout"``; ``"auto"`` is local for
+            the layers that can, reparameterised for the others.
         family: ``"diagonal"``; or ``"full"``, ``"low-rank"`` or ``"radial"``, whose weights are drawn.
         prior: p(w); a standard Normal if not given.
         init_std: The std that weights start with, or ``Moped(...)`` to start from a trained network.
@@ -97,19 +104,42 @@ def variational(
         bayesian_bias: Biases, too.
         bayesian_norm: Normalisation layers, too.
     """
-    chosen, family = _checked(estimator, family, init_std)
     net = copy.deepcopy(module)
     found = select(net, which, bayesian_bias, bayesian_norm)
+    return convert(net, found, scheme(estimator, family), prior or Normal(), init_std)
+
+
+def convert(
+    net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: Prior, init_std: float | Moped
+) -> Variational:
+    """Make these parameters of a network random; the network itself is used up."""
+    if not isinstance(init_std, Moped):
+        check_positive(init_std=init_std)
     weights = {name: b.parameter.detach().clone() for name, b in found.items()}
-    start = _Start(weights, init_std, starting_prior(init_std, prior or Normal(), weights))
-    noisy = {name: b for name, b in found.items() if _by_activations(b, found, chosen)}
+    start = _Start(weights, init_std, starting_prior(init_std, prior, weights))
+    noisy = {name: b for name, b in found.items() if _by_activations(b, found, scheme)}
     drawn = {name: b for name, b in found.items() if name not in noisy}
-    if chosen.layers:
-        _say_what_is_drawn(estimator, noisy, drawn)
-    swapped = _swap(net, noisy, chosen)
-    blocks = [start.block(kind, part) for kind, part in ((family, drawn), (chosen.family, noisy)) if part]
+    if scheme.insists:
+        _say_what_is_drawn(scheme.insists, noisy, drawn)
+    swapped = _swap(net, noisy, scheme)
+    blocks = [start.block(kind, part) for kind, part in ((scheme.drawn, drawn), (scheme.noisy, noisy)) if part]
     _keep_freed_memory()
     return Variational(net, blocks, swapped)
+
+
+def scheme(estimator: str, family: str | Family) -> Scheme:
+    """What the names stand for; names that do not exist or do not fit together are refused."""
+    if estimator not in ESTIMATORS:
+        raise PosterityError(f"unknown estimator {estimator!r}; there are {', '.join(ESTIMATORS)}")
+    if isinstance(family, str):
+        if family not in FAMILIES:
+            raise PosterityError(f"unknown family {family!r}; there are {', '.join(FAMILIES)}")
+        family = FAMILIES[family]
+    if family is Sampled:
+        return ESTIMATORS[estimator]
+    if ESTIMATORS[estimator].insists:
+        raise PosterityError(f"the {estimator} estimator is for diagonal Gaussians: use estimator='reparameterised'")
+    return Scheme(drawn=family)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,27 +164,12 @@ class _Start:
         return family(slots, flatten(means), flatten(stds), self.prior, _padding(slots))
 
 
-def _checked(estimator: str, family: str | Family, init_std: float | Moped) -> tuple[Estimator, Family]:
-    """What the names stand for; names that do not exist or do not fit together are refused."""
-    if estimator not in ESTIMATORS:
-        raise PosterityError(f"unknown estimator {estimator!r}; there are {', '.join(ESTIMATORS)}")
-    if isinstance(family, str):
-        if family not in FAMILIES:
-            raise PosterityError(f"unknown family {family!r}; there are {', '.join(FAMILIES)}")
-        family = FAMILIES[family]
-    if ESTIMATORS[estimator].layers and family is not Sampled:
-        raise PosterityError(f"the {estimator} estimator is for diagonal Gaussians: use estimator='reparameterised'")
-    if not isinstance(init_std, Moped):
-        check_positive(init_std=init_std)
-    return ESTIMATORS[estimator], family
-
-
-def _by_activations(bayesian: Bayesian, found: dict[str, Bayesian], estimator: Estimator) -> bool:
+def _by_activations(bayesian: Bayesian, found: dict[str, Bayesian], scheme: Scheme) -> bool:
     """Whether the one module that uses a parameter can take the noise of all its parameters by activations."""
     owner = bayesian.places[0][0]
     siblings = [b for b in found.values() if any(module is owner for module, _ in b.places)]
     whole = {attribute for b in siblings for _, attribute in b.places} <= {"weight", "bias"}
-    return type(owner) in estimator.layers and whole and not any(b.tied for b in siblings)
+    return type(owner) in scheme.layers and whole and not any(b.tied for b in siblings)
 
 
 def _say_what_is_drawn(estimator: str, noisy: dict[str, Bayesian], drawn: dict[str, Bayesian]) -> None:
@@ -167,24 +182,27 @@ def _say_what_is_drawn(estimator: str, noisy: dict[str, Bayesian], drawn: dict[s
         warnings.warn(
             f"no {estimator} estimator for {', '.join(drawn)}: these weights are drawn once a pass instead",
             PosterityWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
-def _swap(net: nn.Module, noisy: dict[str, Bayesian], estimator: Estimator) -> dict[str, type[nn.Module]]:
+def _swap(net: nn.Module, noisy: dict[str, Bayesian], scheme: Scheme) -> dict[str, type[nn.Module]]:
     """Give the layers that take noise by activations their noisy class; their plain ones by name."""
     owners = {id(module) for b in noisy.values() for module, _ in b.places}
     swapped = {}
     for name, module in net.named_modules():
         if id(module) in owners:
             swapped[name] = type(module)
-            module.__class__ = estimator.layers[type(module)]
+            module.__class__ = scheme.layers[type(module)]
     return swapped
 
 
 def _padding(slots: Slots) -> Tensor | None:
     """Marks the padding rows of embeddings, which get no gradient and should stay as they are."""
-    marks = {name: torch.zeros(shape, dtype=torch.bool) for name, shape in zip(slots.layout.names, slots.layout.shapes)}
+    marks = {
+        name: torch.zeros(shape, dtype=torch.bool)
+        for name, shape in zip(slots.layout.names, slots.layout.shapes, strict=True)
+    }
     for name, places in zip(slots.layout.names, slots.places, strict=True):
         for module, _ in places:
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None:

@@ -63,9 +63,7 @@ class _NormalKL(torch.autograd.Function):
 
 class _DrawWithKL(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, prior_std: Hyper
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, prior_std: Hyper) -> tuple[Tensor, Tensor]:
         offset, std = _offset(mean, center), log_std.exp()
         step = torch.randn_like(mean).mul_(std)
         ctx.save_for_backward(offset, std, step)

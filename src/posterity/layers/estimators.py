@@ -2,9 +2,9 @@
 
 With independent weights w ~ N(mean, variance) and a linear map x ↦ x ∗ w (a matrix product or a convolution):
 
-    reparameterised  x ∗ (mean + √variance ⊙ ε)                      one ε for the whole batch
-    local            x ∗ mean + √(x² ∗ variance) ⊙ ε                 one ε for every output of every example
-    flipout          x ∗ mean + ((x ⊙ s) ∗ deviation) ⊙ r            signs s, r for every example; deviation = √variance ⊙ ε
+    reparameterised  x ∗ (mean + deviation), deviation = √variance ⊙ ε       one ε for the whole batch
+    local            x ∗ mean + √(x² ∗ variance) ⊙ ε                         one ε for every output of every example
+    flipout          x ∗ mean + ((x ⊙ s) ∗ deviation) ⊙ r                    one deviation, signs s, r for every example
 
 All three have the same mean and variance for each output. Local noise is independent between examples (and, for a
 convolution, between positions: the spatial correlation of one filter's noise is dropped, by design); flipout noise is

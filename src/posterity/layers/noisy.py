@@ -33,12 +33,11 @@ class _Noisy(nn.Module):
     bias_mean: Tensor | None = None
     bias_variance: Tensor | None = None
     bias_deviation: Tensor | None = None
-    bias: Tensor | None
 
     @property
     def center(self) -> Tensor | None:
         """The bias, or its mean where it is Bayesian."""
-        return self.bias if self.bias_mean is None else self.bias_mean
+        return self._parameters["bias"] if self.bias_mean is None else self.bias_mean
 
 
 class _LocalLinear(_Noisy, nn.Linear):

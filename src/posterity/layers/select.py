@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedParameter
 
 from posterity.layers.slots import Place
 from posterity.types import PosterityError
@@ -110,11 +110,11 @@ def _check_convertible(net: nn.Module) -> None:
         if type(module).__name__ == "Variational":
             raise PosterityError(f"{where} is converted already")
         if isinstance(module, torch.jit.ScriptModule):
-            raise PosterityError(f"{where} is a compiled script, whose weights cannot be replaced: convert the original")
+            raise PosterityError(f"{where} is a compiled script with fixed weights: convert the original")
         if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             raise PosterityError(f"{where} wraps a network over devices: convert the network, then wrap it")
         for name, parameter in module.named_parameters(recurse=False):
-            if isinstance(parameter, UninitializedTensorMixin):
+            if isinstance(parameter, UninitializedParameter):
                 raise PosterityError(
                     f"{where} is lazy and has no {name} yet: call the network once, or pass example=inputs"
                 )

@@ -9,7 +9,7 @@ Predictions with uncertainty come from a posterior: ``plain_moments`` gives mean
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,21 +25,25 @@ class Variational(nn.Module):
 
     Attributes:
         net: The network, its Bayesian parameters taken out.
-        blocks: Distributions over those parameters.
         swapped: The plain class of every layer that changed its class, by name.
     """
 
     def __init__(self, net: nn.Module, blocks: list[Block], swapped: dict[str, type[nn.Module]]) -> None:
         super().__init__()
         self.net = net
-        self.blocks: nn.ModuleList = nn.ModuleList(blocks)
+        self._blocks = nn.ModuleList(blocks)
         self.swapped = swapped
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Distributions over the Bayesian parameters."""
+        return cast(list[Block], list(self._blocks))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs: with fresh noise in train mode, at the mean in eval mode."""
         try:
             for block in self.blocks:
-                block.slots.fill(block.noisy() if self.training else {"": block.mean})
+                block.slots.fill(block.noisy() if self.training else {"": block.center()})
             return self.net(*args, **kwargs)
         finally:
             for block in self.blocks:
@@ -54,7 +58,7 @@ class Variational(nn.Module):
         """The mean of every parameter of the plain network, deterministic ones included, by name."""
         params = {name: p.detach() for name, p in self.net.named_parameters()}
         for block in self.blocks:
-            params |= block.slots.layout.unflatten(block.mean.detach())
+            params |= block.slots.layout.unflatten(block.center().detach())
         return params
 
     @torch.no_grad()
@@ -64,6 +68,14 @@ class Variational(nn.Module):
         for block in self.blocks:
             stds |= block.slots.layout.unflatten(block.std())
         return stds
+
+    @torch.no_grad()
+    def draw(self) -> Params:
+        """One set of weights of the plain network, by name."""
+        params = {name: p.detach() for name, p in self.net.named_parameters()}
+        for block in self.blocks:
+            params |= block.slots.layout.unflatten(block.draw())
+        return params
 
     @torch.no_grad()
     def plain(self) -> nn.Module:

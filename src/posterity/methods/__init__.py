@@ -3,11 +3,13 @@
 from posterity.methods.base import Method
 from posterity.methods.dropout import Dropout
 from posterity.methods.map import MAP
+from posterity.methods.mean_field import MeanField
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,
     "dropout": Dropout,
+    "mean-field": MeanField,
 }
 """Every method by its name in the shell."""
 
-__all__ = ["MAP", "METHODS", "Dropout", "Method"]
+__all__ = ["MAP", "METHODS", "Dropout", "MeanField", "Method"]

@@ -5,6 +5,7 @@ from posterity.posteriors.batchnorm import with_bank
 from posterity.posteriors.empirical import Empirical
 from posterity.posteriors.files import load, save
 from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
+from posterity.posteriors.implicit import Implicit
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
 
@@ -12,6 +13,7 @@ __all__ = [
     "DiagonalGaussian",
     "Empirical",
     "FullGaussian",
+    "Implicit",
     "LowRankGaussian",
     "Mixture",
     "Posterior",

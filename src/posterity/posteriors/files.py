@@ -14,6 +14,7 @@ from posterity.files import read_state, write_state
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.empirical import Empirical
 from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
+from posterity.posteriors.implicit import Implicit
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
 from posterity.probability import likelihoods
@@ -22,7 +23,7 @@ from posterity.types import PosterityError
 __all__ = ["KINDS", "load", "save"]
 
 KINDS: dict[str, type[Posterior]] = {
-    cls.kind: cls for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Mixture)
+    cls.kind: cls for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Implicit, Mixture)
 }
 """Every posterior that a file can hold, by the name it has there."""
 
