@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import posterity as pst
 from posterity.methods import Method
 from posterity.posteriors import (
+    Conformal,
     DiagonalGaussian,
     Empirical,
     FullGaussian,
@@ -49,6 +50,7 @@ METHOD_CASES = [
     MethodCase("cyclical", pst.Cyclical(of=pst.SGLD(lr=0.3), cycles=1, explore=0.0), noiseless=True),
     MethodCase("snapshot", pst.Snapshot(cycles=2), noiseless=True),
     MethodCase("fast-geometric", pst.FastGeometric(start=1, cycles=2, peak=1.0), noiseless=True),
+    MethodCase("pruning", pst.Pruning(keep=0.5), noiseless=True),
 ]
 
 
@@ -92,5 +94,6 @@ def posteriors() -> dict[str, Posterior]:
         "full": FullGaussian(net, likelihood, mean, torch.linalg.cholesky(factor @ factor.T)),
         "empirical": Empirical(net, likelihood, points),
         "stochastic": Stochastic(with_dropout(net, {"2": 0.3}), likelihood),
+        "conformal": Conformal(diagonal, 0.9, 0.7, 8),
         "mixture": Mixture([diagonal, DiagonalGaussian(net, likelihood, points[3], std, seed=2)]),
     }
