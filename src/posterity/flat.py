@@ -48,4 +48,6 @@ class Layout:
         """Views of ``vector`` (or of a stack of vectors, batch dimensions in front) by name."""
         lead = vector.shape[:-1]
         parts = vector.split(self.sizes, dim=-1)
-        return {name: part.reshape(lead + shape) for name, shape, part in zip(self.names, self.shapes, parts, strict=True)}
+        return {
+            name: part.reshape(lead + shape) for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
+        }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 Params = dict[str, Tensor]
 """Parameters by their name in the user's plain module."""
@@ -34,6 +35,14 @@ class Batch(NamedTuple):
     weights: Tensor | None = None
 
 
+class OptimizerFactory(Protocol):
+    """Builds the plain optimizer that a fit asked for."""
+
+    def build(self, params: Any, lr: float, weight_decay: float = 0.0) -> Optimizer:
+        """An optimizer over ``params``."""
+        ...
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is known of a fit before it starts.
@@ -43,12 +52,16 @@ class Plan:
         steps: Optimizer steps of the whole run.
         steps_per_epoch: Optimizer steps that see every example once.
         batch_size: Examples of one step, over all ranks and micro-batches.
+        algorithm: The plain optimizer that the user asked for, for methods that do not bring their own.
+        lr: The learning rate that the user asked for; None leaves it to the method.
     """
 
     num_data: int
     steps: int
     steps_per_epoch: int
     batch_size: int
+    algorithm: OptimizerFactory
+    lr: float | None = None
 
     def count(self, period: int | str, name: str = "every") -> int:
         """Steps in a period given as a number of steps or as ``"epoch"``."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
+from posterity.calling import call
 from posterity.curvature.generic_rule import generic
 from posterity.curvature.matrix_rules import convolution, linear
 from posterity.curvature.sink import Forward, Pass, Rule, Sink
@@ -168,13 +169,6 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for buffer, value in before:
             buffer.copy_(value)
-
-
-def call(module: nn.Module, inputs: Inputs) -> Any:
-    """The module's outputs for a tensor, a tuple (positional) or a dictionary (by keyword) of inputs."""
-    if isinstance(inputs, dict):
-        return module(**inputs)
-    return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
-"""Torch optimizers that end in a posterior."""
+"""Optimizers that end in a posterior, their update rules, and schedules."""
 
-from posterity.optim.ivon import IVON as IVON
-from posterity.optim.vogn import OGN as OGN
-from posterity.optim.vogn import VOGN as VOGN
+from posterity.optim.ivon import IVON
+from posterity.optim.vogn import OGN, VOGN
+
+__all__ = ["IVON", "OGN", "VOGN"]

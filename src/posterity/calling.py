@@ -1,0 +1,135 @@
+"""How a network is called, whatever its inputs look like: a tensor, a tuple of tensors, or a dictionary of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from posterity.types import Batch, Inputs, Params, PosterityError
+
+__all__ = [
+    "Draw",
+    "InputSpec",
+    "arguments",
+    "as_batch",
+    "call",
+    "check_finite",
+    "map_inputs",
+    "num_examples",
+    "plain_copy",
+    "tensors_of",
+]
+
+
+def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments: a tuple is positional, a dictionary goes by keyword."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)), {}
+
+
+def call(module: Callable[..., Tensor], inputs: Inputs) -> Tensor:
+    """The network's outputs."""
+    args, kwargs = arguments(inputs)
+    return module(*args, **kwargs)
+
+
+def tensors_of(inputs: Inputs) -> list[Tensor]:
+    """The tensors that inputs are made of."""
+    args, kwargs = arguments(inputs)
+    return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+
+def map_inputs(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
+    """Inputs of the same structure with every tensor mapped."""
+    if isinstance(inputs, Tensor):
+        return function(inputs)
+    if isinstance(inputs, Mapping):
+        return {key: function(value) if isinstance(value, Tensor) else value for key, value in inputs.items()}
+    return tuple(function(value) if isinstance(value, Tensor) else value for value in inputs)
+
+
+def as_batch(item: Any) -> Batch:
+    """What a loader gives, as a Batch: (inputs, targets[, weights]), or a dictionary with its targets as ``labels``."""
+    if isinstance(item, Batch):
+        return item
+    if isinstance(item, Mapping) and "labels" in item:
+        return Batch({key: value for key, value in item.items() if key != "labels"}, item["labels"])
+    if isinstance(item, list | tuple) and len(item) in (2, 3):
+        return Batch(*item)
+    raise PosterityError("a batch must be (inputs, targets), (inputs, targets, weights) or a dictionary with 'labels'")
+
+
+def num_examples(inputs: Inputs) -> int:
+    """The length of the leading dimension, which all tensors of the inputs must share."""
+    lengths = {len(tensor) for tensor in tensors_of(inputs)}
+    if len(lengths) != 1:
+        raise PosterityError(f"inputs must be tensors of one length, got lengths {sorted(lengths)}")
+    return lengths.pop()
+
+
+def plain_copy(module: nn.Module) -> nn.Module:
+    """A copy of its own in eval mode, that no optimizer will touch."""
+    return copy.deepcopy(module).eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """Shape (without the batch) and type of each input tensor: enough to make an example or to refuse a wrong one."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> InputSpec:
+        """The spec of these inputs."""
+        tensors = tensors_of(inputs)
+        return cls(
+            tuple(tuple(t.shape[1:]) for t in tensors), tuple(str(t.dtype).removeprefix("torch.") for t in tensors)
+        )
+
+    def check(self, inputs: Inputs) -> None:
+        """Refuse inputs of another shape or kind, or with values that are not finite."""
+        tensors = tensors_of(inputs)
+        if len(tensors) != len(self.shapes):
+            raise PosterityError(f"expected {len(self.shapes)} input tensors, got {len(tensors)}")
+        for tensor, shape, dtype in zip(tensors, self.shapes, self.dtypes, strict=True):
+            if tuple(tensor.shape[1:]) != shape and not _sequences(dtype, tensor, shape):
+                raise PosterityError(
+                    f"inputs have shape {tuple(tensor.shape)}, but the network was fitted on (batch, *{shape})"
+                )
+            if tensor.is_floating_point() != getattr(torch, dtype).is_floating_point:
+                raise PosterityError(f"inputs are {tensor.dtype}, but the network was fitted on {dtype}")
+        check_finite(inputs)
+
+
+def _sequences(dtype: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Token sequences may be of any length; images and features may not."""
+    return not getattr(torch, dtype).is_floating_point and tensor.ndim - 1 == len(shape) == 1
+
+
+def check_finite(inputs: Inputs) -> None:
+    """Refuse NaN and infinities."""
+    for tensor in tensors_of(inputs):
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise PosterityError("the inputs hold NaN or infinite values")
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """One network of a posterior: the module's code with these weights and buffers."""
+
+    module: nn.Module
+    params: Params
+    buffers: Params
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """The outputs of this draw; the module itself is not changed, whatever happens."""
+        args, kwargs = arguments(inputs)
+        return functional_call(self.module, {**self.params, **self.buffers}, args, kwargs)

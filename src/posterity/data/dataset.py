@@ -1,0 +1,238 @@
+"""What a data set IS once it is in memory: tensors, what they mean, and how to get back to the original units.
+
+Inputs are float32 ([N, C, H, W] images, [N, D] tables) or int64 tokens [N, L]; targets are int64 classes [N] or
+float32 values [N, D]. Inputs and real targets are standardised, z = (x - mean) / std, with the statistics of the
+training examples alone: whatever is held out, also the validation part, is only ever transformed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from posterity.data.text import Vocabulary
+from posterity.types import PosterityError
+
+Pair = tuple[Tensor, Tensor]
+"""Inputs and targets of the same length."""
+
+
+class Task(StrEnum):
+    """What is predicted."""
+
+    CLASSIFICATION = "classification"
+    REGRESSION = "regression"
+
+
+class Kind(StrEnum):
+    """What an input is; a plane is a table with two columns that can be drawn."""
+
+    IMAGE = "image"
+    TABULAR = "tabular"
+    TEXT = "text"
+    PLANE = "plane"
+
+
+@dataclass(frozen=True, eq=False)
+class Standardiser:
+    """The affine map z = (x - mean) / std and its inverse, one mean and std for each column or image channel."""
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def fit(cls, x: Tensor) -> Standardiser:
+        """Statistics of these examples: per channel for images [N, C, H, W], else per column; population std.
+
+        A constant column keeps the std 1, so that it becomes zero instead of rounding noise.
+        """
+        dims = (0, 2, 3) if x.dim() == 4 else (0,)
+        std, mean = torch.std_mean(x, dim=dims, correction=0, keepdim=True)
+        rounding = 100 * torch.finfo(x.dtype).eps * mean.abs().clamp(min=1.0)
+        return cls(mean[0], torch.where(std > rounding, std, torch.ones_like(std))[0])
+
+    def apply(self, x: Tensor) -> Tensor:
+        """From original to standard units, in the dtype and on the device of ``x``."""
+        return (x - self.mean.to(x)).div_(self.std.to(x))
+
+    def invert(self, z: Tensor) -> Tensor:
+        """From standard back to original units."""
+        return (z * self.std.to(z)).add_(self.mean.to(z))
+
+    def then(self, other: Standardiser) -> Standardiser:
+        """The one map that equals this one followed by ``other``."""
+        return Standardiser(self.mean + self.std * other.mean.to(self.mean), self.std * other.std.to(self.std))
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Training and test examples, ready for a network.
+
+    Attributes:
+        name: What it was loaded as.
+        task: Classification or regression.
+        kind: What the inputs are.
+        train: Inputs and targets to learn from; None for a set that is only ever tested on (out of distribution).
+        test: Inputs and targets to be judged on.
+        validation: A part held out of the training examples, where one was carved.
+        classes: The name of each class, in the order of the integer targets; None for regression.
+        standardiser: How the inputs were standardised; None where they are as they came.
+        target_standardiser: The same for the targets of a regression.
+        vocabulary: The words of the tokens, for text.
+    """
+
+    name: str
+    task: Task
+    kind: Kind
+    train: Pair | None
+    test: Pair
+    validation: Pair | None = None
+    classes: tuple[str, ...] | None = None
+    standardiser: Standardiser | None = None
+    target_standardiser: Standardiser | None = None
+    vocabulary: Vocabulary | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit each other."""
+        if (self.task == Task.CLASSIFICATION) != (self.classes is not None):
+            raise PosterityError(f"{self.name}: classes belong to a classification and to nothing else")
+        for part, pair in (("training", self.train), ("test", self.test), ("validation", self.validation)):
+            if pair is not None:
+                self._check(part, *pair)
+
+    def _check(self, part: str, x: Tensor, y: Tensor) -> None:
+        where = f"{self.name}, {part} part"
+        if len(x) == 0 or len(x) != len(y):
+            raise PosterityError(f"{where}: expected as many inputs as targets and not none, got {len(x)} and {len(y)}")
+        if x.shape[1:] != self.shape:
+            raise PosterityError(f"{where}: inputs have the shape {tuple(x.shape[1:])}, expected {self.shape}")
+        check_finite(x, f"{where}: inputs")
+        if self.classes is not None:
+            if y.dtype != torch.int64 or y.dim() != 1:
+                raise PosterityError(f"{where}: classes must be int64 [N], got {y.dtype} {tuple(y.shape)}")
+            if int(y.min()) < 0 or int(y.max()) >= len(self.classes):
+                raise PosterityError(
+                    f"{where}: labels run from {int(y.min())} to {int(y.max())}, expected 0 to {len(self.classes) - 1}"
+                )
+        elif y.dim() != 2:
+            raise PosterityError(f"{where}: real targets must be of shape [N, D], got {tuple(y.shape)}")
+        else:
+            check_finite(y, f"{where}: targets")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple((self.train or self.test)[0].shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a network must return: one a class, or one a target column."""
+        return len(self.classes) if self.classes is not None else self.test[1].shape[1]
+
+    def training(self) -> Pair:
+        """The training examples, or a sentence that this set has none."""
+        if self.train is None:
+            raise PosterityError(f"{self.name} has test examples only: use it as out-of-distribution data")
+        return self.train
+
+    def with_validation(self, size: int | float, generator: torch.Generator | None = None) -> DataSet:
+        """The same set with a part of the training examples held out.
+
+        Args:
+            size: How many examples (int), or what fraction of them (float).
+            generator: Picks them at random; None takes the last ones.
+        """
+        x, _ = self.training()
+        total = len(x)
+        count = size if isinstance(size, int) else round(size * total)
+        if not 0 < count < total:
+            raise PosterityError(f"a validation part of {size!r} does not fit {total} training examples")
+        order = torch.arange(total) if generator is None else torch.randperm(total, generator=generator)
+        return self._trained_on(order[:-count], order[-count:])
+
+    def subset(self, indices: Tensor) -> DataSet:
+        """The same set with only these training examples (a long tail, a task, a smaller budget)."""
+        return self._trained_on(indices, None)
+
+    def _trained_on(self, kept: Tensor, held: Tensor | None) -> DataSet:
+        """Keep some training examples, hold others out, and standardise everything anew by the kept ones."""
+        x, y = self.training()
+        validation = self.validation if held is None else (x[held], y[held])
+        train = x[kept], y[kept]
+        old, old_targets = self.standardiser, self.target_standardiser
+        new = None if old is None else Standardiser.fit(train[0])
+        new_targets = None if old_targets is None else Standardiser.fit(train[1])
+
+        def again(pair: Pair) -> Pair:
+            x, y = pair
+            return x if new is None else new.apply(x), y if new_targets is None else new_targets.apply(y)
+
+        return replace(
+            self,
+            train=again(train),
+            test=again(self.test),
+            validation=None if validation is None else again(validation),
+            standardiser=old and new and old.then(new),
+            target_standardiser=old_targets and new_targets and old_targets.then(new_targets),
+        )
+
+    def in_units_of(self, other: DataSet) -> DataSet:
+        """The same pictures standardised as ``other`` was: how out-of-distribution data must reach its network."""
+        if self.shape != other.shape or self.kind != other.kind:
+            raise PosterityError(
+                f"{self.name} has {self.kind} inputs of shape {self.shape}, "
+                f"but {other.name} has {other.kind} inputs of shape {other.shape}"
+            )
+
+        def moved(pair: Pair) -> Pair:
+            raw = pair[0] if self.standardiser is None else self.standardiser.invert(pair[0])
+            return raw if other.standardiser is None else other.standardiser.apply(raw), pair[1]
+
+        return replace(
+            self,
+            train=None if self.train is None else moved(self.train),
+            test=moved(self.test),
+            validation=None if self.validation is None else moved(self.validation),
+            standardiser=other.standardiser,
+        )
+
+    @classmethod
+    def standardised(
+        cls,
+        name: str,
+        kind: Kind,
+        train: Pair,
+        test: Pair,
+        *,
+        classes: tuple[str, ...] | None = None,
+        validation: Pair | None = None,
+    ) -> DataSet:
+        """From original units (any float dtype) to a data set in standard units and float32."""
+        task = Task.REGRESSION if classes is None else Task.CLASSIFICATION
+        inputs = Standardiser.fit(train[0])
+        targets = Standardiser.fit(train[1]) if classes is None else None
+
+        def ready(pair: Pair) -> Pair:
+            x, y = pair
+            return inputs.apply(x).float(), (targets.apply(y).float() if targets is not None else y)
+
+        return cls(
+            name,
+            task,
+            kind,
+            train=ready(train),
+            test=ready(test),
+            validation=None if validation is None else ready(validation),
+            classes=classes,
+            standardiser=inputs,
+            target_standardiser=targets,
+        )
+
+
+def check_finite(x: Tensor, what: str) -> None:
+    """Refuse NaN and infinity, in one cheap pass: both survive into the smallest or largest value."""
+    if x.is_floating_point() and not torch.stack(x.aminmax()).isfinite().all():
+        raise PosterityError(f"{what} hold NaN or infinite values")

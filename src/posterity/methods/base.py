@@ -1,0 +1,118 @@
+"""What a method is: frozen hyper-parameters and the hooks by which the one training loop calls on it.
+
+The loop (``posterity.training.fit``) does, at every step, for each of ``mc_samples`` draws and each micro-batch,
+
+    with method.perturb(optimizer, weight):
+        loss = −mean log p(y | f(x)) + method.penalty(module, temperature)/num_data
+        (weight · loss).backward()
+
+then averages ``method.statistics(run)`` over ranks, and steps. The defaults here are those of MAP.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from posterity.optim.schedules import Pace
+from posterity.posteriors.base import Posterior
+from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Normal, Prior
+from posterity.random import RandomStreams
+from posterity.run import Collector, NoCollector, Run
+from posterity.types import Batch, Params, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Method", "plain_parameters"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """How to get a posterior.
+
+    Attributes:
+        prior: p(w).
+        mc_samples: Draws of the weights averaged at every step; 1 where the method draws none.
+    """
+
+    default_lr: ClassVar[float] = 1e-3
+    vectorises: ClassVar[bool] = False
+    """Whether several members can be trained as one stacked network: every hook works element by element."""
+
+    prior: Prior = Normal(1.0)
+    mc_samples: ClassVar[int] = 1
+
+    def prepare(self, module: nn.Module) -> nn.Module:
+        """The network that is trained: ALWAYS a copy, with layers swapped or not."""
+        return copy.deepcopy(module)
+
+    def schedule(self, plan: Plan) -> Pace | None:
+        """Learning-rate factor and temperature by step, where the method owns them."""
+        return None
+
+    def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
+        """What updates the network: the plain optimizer asked for, with a ridge prior as its weight decay."""
+        decay = ridge_precision(self.prior) / plan.num_data
+        return plan.algorithm.build(module.parameters(), plan.lr or self.default_lr, decay)
+
+    def perturb(self, optimizer: Optimizer, weight: float) -> AbstractContextManager[None]:
+        """Weight noise around one forward and backward; ``weight`` is what the loss was multiplied by."""
+        return nullcontext()
+
+    def penalty(self, module: nn.Module, temperature: float) -> Tensor | float:
+        """−log p(w) or temperature·KL(q‖p): SUMMED, unscaled; 0 where the update itself holds the prior."""
+        if ridge_precision(self.prior):
+            return 0.0
+        return -self.prior.log_prob(plain_parameters(module))
+
+    def statistics(self, run: Run) -> list[Tensor]:
+        """The tensors to average over ranks, already averaged over this rank's draws and micro-batches."""
+        gradients = [p.grad for p in run.module.parameters() if p.grad is not None]
+        if run.entries > 1:
+            torch._foreach_mul_(gradients, 1 / run.entries)
+        return gradients
+
+    def collector(self, module: nn.Module, plan: Plan) -> Collector:
+        """What watches the trajectory."""
+        return NoCollector()
+
+    def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Posterior:
+        """Read the posterior off the finished run, or fit it post hoc on ``batches`` (one pass over training data)."""
+        raise NotImplementedError
+
+    def measures(self, run: Run) -> dict[str, float]:
+        """Figures of this method for the progress bar and the history, once an epoch."""
+        return {}
+
+    def symptoms(self, run: Run) -> Iterator[str]:
+        """What the doctor should warn of: one plain line each, with what to do."""
+        return iter(())
+
+    def __repr__(self) -> str:
+        given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{self!r}</code>"
+
+
+def plain_parameters(module: nn.Module) -> Params:
+    """Parameters by name, as the prior sees them."""
+    return dict(module.named_parameters())
+
+
+def ridge_precision(prior: Prior) -> float:
+    """1/std² of a zero-mean Normal with one std for all weights, which weight decay holds exactly; else 0."""
+    match prior:
+        case Normal(std=float() | int() as std, mean=0 | 0.0):
+            return 1 / std**2
+    return 0.0

@@ -1,0 +1,246 @@
+"""What a posterior is: a distribution over functions; and over weights, for those who need more.
+
+A posterior never changes. ``draws`` gives whole functions, each consistent over all inputs; ``samples`` their weights
+where a draw is a set of weights. Without a generator both start from the posterior's own seed, so the same question
+gets the same answer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from posterity.calling import Draw, InputSpec, as_batch, plain_copy
+from posterity.prediction import Compute, Prediction, predict
+from posterity.prediction.engine import Weights, stack
+from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Normal
+from posterity.random import generator_for
+from posterity.types import Inputs, Params, PosterityError, Predictor
+
+__all__ = ["Posterior", "WeightPosterior"]
+
+_KEEP = 2**26
+"""How many numbers of its own draws a posterior keeps: 256 MB in float32."""
+
+
+class Posterior:
+    """A distribution over functions.
+
+    Attributes:
+        module: The user's plain network, in eval mode, not to be changed.
+        likelihood: How targets arise from its outputs.
+        inputs: Shape and type of the inputs it was fitted on, where known.
+        seed: Where draws start when no generator is given.
+        history: The figures of each epoch of the fit it came from; not stored in files.
+        ways: What prediction has measured to be the fastest way through this network.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self, module: nn.Module, likelihood: Likelihood, *, inputs: InputSpec | None = None, seed: int = 0
+    ) -> None:
+        self.module = plain_copy(module)
+        self.likelihood = likelihood
+        self.inputs = inputs
+        self.seed = seed
+        self.history: list[dict[str, float]] = []
+        self.ways: dict[Any, Any] = {}
+
+    @property
+    def distinct(self) -> int | None:
+        """How many different draws there are, where they are finite."""
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.module.parameters()).device
+
+    def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
+        """n functions, or all there are if they are fewer."""
+        raise NotImplementedError
+
+    def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
+        """Parameters and buffers of n draws, or None where a draw is not a set of weights."""
+        return None
+
+    def stacked(self, n: int, generator: torch.Generator | None = None) -> Weights | None:
+        """The same n sets at once, with a draw dimension in front."""
+        samples = self.samples(n, generator)
+        return None if samples is None else stack(list(samples))
+
+    def predict(
+        self,
+        inputs: Inputs,
+        draws: int | Literal["auto"] = 32,
+        *,
+        generator: torch.Generator | None = None,
+        keep_samples: bool = False,
+        tolerance: float = 0.01,
+        compute: Compute | None = None,
+    ) -> Prediction:
+        """Average the predictions of ``draws`` networks: see ``posterity.predict``."""
+        return predict(
+            self,
+            inputs,
+            draws,
+            generator=generator,
+            keep_samples=keep_samples,
+            tolerance=tolerance,
+            compute=compute,
+        )
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """A copy on another device or in another precision."""
+        moved = copy.copy(self)
+        moved.module = copy.deepcopy(self.module).to(device=device, dtype=dtype)
+        for name, value in vars(self).items():
+            setattr(moved, name, _moved(value, device, dtype) if name != "module" else moved.module)
+        return moved._fresh()
+
+    def _fresh(self) -> Self:
+        """Forget what was measured and kept: for copies that are about to differ."""
+        self.ways = {}
+        return self
+
+    def state(self) -> dict[str, Any]:
+        """What a file must hold besides the network's code; ``rebuild`` takes it back."""
+        raise NotImplementedError
+
+    @classmethod
+    def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Posterior:
+        """The posterior that ``state`` was taken from."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        size = sum(p.numel() for p in self.module.parameters())
+        return f"{type(self).__name__}({type(self.module).__name__}, {size:,} parameters, {self.likelihood})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{self!r}</code>"
+
+    def _generator(self, generator: torch.Generator | None) -> torch.Generator:
+        return generator if generator is not None else generator_for(self.seed, self.device)
+
+
+class WeightPosterior(Posterior):
+    """A distribution over the weights of one network: what pruning and continual learning ask for.
+
+    Networks with BatchNorm need buffers that fit each draw, so their draws are a fixed bank: the seed's first draws,
+    each with its own refreshed buffers (``posterity.posteriors.batchnorm``).
+
+    Attributes:
+        bank: Buffers of the bank's draws by name, [draws, ...]; empty without BatchNorm.
+    """
+
+    needs_bank: ClassVar[bool] = True
+    """Whether draws need buffers of their own; not where every point brings its buffers."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        likelihood: Likelihood,
+        *,
+        inputs: InputSpec | None = None,
+        seed: int = 0,
+        bank: Params | None = None,
+    ) -> None:
+        super().__init__(module, likelihood, inputs=inputs, seed=seed)
+        self.bank: Params = bank or {}
+        self._kept: tuple[list[Params], torch.Generator] | None = None
+
+    def _fresh(self) -> Self:
+        self._kept = None
+        return super()._fresh()
+
+    def sample(self, generator: torch.Generator | None = None) -> Params:
+        """One set of weights: every parameter of the module, by name."""
+        raise NotImplementedError
+
+    def mean(self) -> Params:
+        """The mean of every parameter."""
+        raise NotImplementedError
+
+    def variance(self) -> Params:
+        """The marginal variance of every parameter; zero for those that are deterministic."""
+        raise NotImplementedError
+
+    def log_prob(self, params: Params) -> Tensor:
+        """Log density of one set of weights."""
+        raise PosterityError(f"{type(self).__name__} has no density")
+
+    def as_prior(self, base: Normal) -> Normal:
+        """Independent Normals with these means and variances; deterministic parameters take ``base``."""
+        means, variances = self.mean(), self.variance()
+        if not any(bool((v > 0).any()) for v in variances.values()):
+            raise PosterityError(f"{type(self).__name__} has no variances, so it cannot become a prior")
+        prior_mean, prior_std = {}, {}
+        for name, variance in variances.items():
+            fallback = base.at(name)
+            known = variance > 0
+            prior_mean[name] = torch.where(known, means[name], torch.as_tensor(fallback.mean).to(variance))
+            prior_std[name] = torch.where(known, variance.sqrt(), torch.as_tensor(fallback.std).to(variance))
+        return Normal(prior_std, prior_mean)
+
+    def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
+        """Weights and buffers of n draws."""
+        if self.bank:
+            return self._banked(n, generator)
+        return ((params, {}) for params in self._weights_of(n, generator))
+
+    def _weights_of(self, n: int, generator: torch.Generator | None) -> Iterator[Params]:
+        """Sets of weights; those of the posterior's own seed are kept, so that every call after the first has them."""
+        size = sum(p.numel() for p in self.module.parameters())
+        if generator is not None or n * size > _KEEP:
+            generator = self._generator(generator)
+            return (self.sample(generator) for _ in range(n))
+        if self._kept is None:
+            self._kept = ([], self._generator(None))
+        kept, own = self._kept
+        while len(kept) < n:
+            kept.append(self.sample(own))
+        return iter(kept[:n])
+
+    def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
+        """n networks, as functions."""
+        for params, buffers in self.samples(n, generator) or ():
+            yield Draw(self.module, params, buffers)
+
+    def _banked(self, n: int, generator: torch.Generator | None) -> Iterator[Weights]:
+        size = len(next(iter(self.bank.values())))
+        if generator is not None:
+            raise PosterityError("a network with BatchNorm has a fixed bank of draws: leave the generator out")
+        if n > size:
+            raise PosterityError(
+                f"{n} draws were asked for, but the bank has {size}: posterior.refresh(loader, draws={n})"
+            )
+        weights = self._weights_of(n, None)
+        return ((params, {name: b[i] for name, b in self.bank.items()}) for i, params in enumerate(weights))
+
+    def refresh(self, loader: Iterable[Any], draws: int = 32) -> Self:
+        """The same posterior with a bank of ``draws`` draws, their BatchNorm buffers gathered on training batches."""
+        from posterity.posteriors.batchnorm import with_bank  # it needs this class
+
+        return with_bank(self, map(as_batch, loader), draws)
+
+
+def _moved(value: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:
+    """Tensors, and tensors inside containers and families, on another device or in another precision."""
+    if isinstance(value, Tensor):
+        return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
+    if isinstance(value, dict):
+        return {key: _moved(item, device, dtype) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_moved(item, device, dtype) for item in value)
+    if isinstance(value, Posterior):
+        return value.to(device, dtype)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _moved(getattr(value, f.name), device, dtype) for f in fields(value)})
+    return value

@@ -1,0 +1,95 @@
+"""Posteriors on disk: ``save`` and ``load``. The network's code is not stored: the user brings the module again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from posterity.calling import InputSpec, plain_copy
+from posterity.files import read_state, write_state
+from posterity.posteriors.base import Posterior, WeightPosterior
+from posterity.posteriors.empirical import Empirical
+from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
+from posterity.posteriors.mixture import Mixture
+from posterity.posteriors.stochastic import Stochastic
+from posterity.probability import likelihoods
+from posterity.types import PosterityError
+
+__all__ = ["KINDS", "load", "save"]
+
+KINDS: dict[str, type[Posterior]] = {
+    cls.kind: cls for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Mixture)
+}
+"""Every posterior that a file can hold, by the name it has there."""
+
+
+def save(posterior: Posterior, path: str | Path) -> None:
+    """Write a posterior to one safetensors file, whole or not at all."""
+    write_state(path, _packed(posterior), "posterior")
+
+
+def load(path: str | Path, module: nn.Module, device: torch.device | str = "cpu") -> Posterior:
+    """Read a posterior for this network.
+
+    Args:
+        path: What ``save`` wrote.
+        module: A network of the same architecture; its weights do not matter and are not changed.
+        device: Where the posterior goes.
+    """
+    state = read_state(path, "posterior", device)
+    return _unpacked(state, plain_copy(module).to(device))
+
+
+def _packed(posterior: Posterior) -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "kind": posterior.kind,
+        "likelihood": {"name": type(posterior.likelihood).__name__, **asdict(posterior.likelihood)},
+        "inputs": asdict(posterior.inputs) if posterior.inputs else None,
+        "seed": posterior.seed,
+        "architecture": _architecture(posterior.module),
+        "buffers": dict(posterior.module.named_buffers()),
+        "state": posterior.state(),
+    }
+    if isinstance(posterior, WeightPosterior):
+        state["bank"] = posterior.bank
+    if isinstance(posterior, Mixture):
+        state["parts"] = [_packed(part) for part in posterior.parts]
+    return state
+
+
+def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
+    if state["kind"] not in KINDS:
+        raise PosterityError(f"unknown kind of posterior {state['kind']!r}; there are {', '.join(KINDS)}")
+    _check_architecture(state["architecture"], module)
+    if "parts" in state:
+        state["state"] = {"parts": [_unpacked(part, module) for part in state["parts"]]}
+    likelihood = likelihoods.by_name(**state["likelihood"])
+    posterior = KINDS[state["kind"]].rebuild(module, likelihood, state["state"])
+    posterior.module.load_state_dict(state["buffers"], strict=False)
+    if state["inputs"]:
+        shapes = tuple(tuple(shape) for shape in state["inputs"]["shapes"])
+        posterior.inputs = InputSpec(shapes, tuple(state["inputs"]["dtypes"]))
+    posterior.seed = state["seed"]
+    posterior._fresh()
+    if isinstance(posterior, WeightPosterior):
+        posterior.bank = state["bank"]
+    return posterior
+
+
+def _architecture(module: nn.Module) -> dict[str, list[int]]:
+    return {name: list(p.shape) for name, p in module.named_parameters()}
+
+
+def _check_architecture(stored: dict[str, list[int]], module: nn.Module) -> None:
+    """Refuse a network whose parameters are not those that the file speaks of."""
+    own = _architecture(module)
+    for name in [*stored, *own]:
+        if stored.get(name) != own.get(name):
+            was, got = stored.get(name, "absent"), own.get(name, "absent")
+            raise PosterityError(
+                f"the file belongs to another network: parameter {name!r} is {was} there and {got} here"
+            )

@@ -1,0 +1,154 @@
+"""Gaussians over the weights: diagonal, full, low rank.
+
+Each holds one family of ``posterity.probability.gaussians`` over the flat vector of the parameters that have a
+variance; the other parameters keep their mean in every draw.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from posterity.flat import Layout
+from posterity.posteriors.base import WeightPosterior
+from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
+from posterity.probability.likelihoods import Likelihood
+from posterity.types import Params, PosterityError
+
+__all__ = ["DiagonalGaussian", "FullGaussian", "GaussianPosterior", "LowRankGaussian"]
+
+Family = DiagonalNormal | FullNormal | LowRankNormal
+
+
+class GaussianPosterior(WeightPosterior):
+    """What the three share: a family over the vector of Bayesian parameters, and the mean of the others."""
+
+    family: ClassVar[type]
+
+    def __init__(
+        self, module: nn.Module, likelihood: Likelihood, q: Family, bayesian: Layout, means: Params, **options: Any
+    ) -> None:
+        super().__init__(module, likelihood, **options)
+        names = [name for name, _ in self.module.named_parameters()]
+        missing = [name for name in names if name not in means]
+        if missing:
+            raise PosterityError(f"the posterior has no mean for parameter {missing[0]!r}")
+        if q.mean.numel() != bayesian.total:
+            raise PosterityError(f"{q.mean.numel()} means do not fit {bayesian.total} weights")
+        self.q, self.bayesian = q, bayesian
+        self.fixed = {name: means[name].detach().clone() for name in names if name not in bayesian.names}
+        self.module.load_state_dict({name: means[name] for name in names}, strict=False)
+
+    def sample(self, generator: torch.Generator | None = None) -> Params:
+        """One set of weights."""
+        return {**self.fixed, **self.bayesian.unflatten(self.q.sample(self._generator(generator)))}
+
+    def mean(self) -> Params:
+        """The mean of every parameter."""
+        return {**self.fixed, **self.bayesian.unflatten(self.q.mean)}
+
+    def variance(self) -> Params:
+        """Marginal variances; zero for the fixed parameters."""
+        zeros = {name: torch.zeros_like(value) for name, value in self.fixed.items()}
+        return {**zeros, **self.bayesian.unflatten(self.q.variance())}
+
+    def log_prob(self, params: Params) -> Tensor:
+        """Log density of the Bayesian parameters."""
+        return self.q.log_prob(self.bayesian.flatten(params))
+
+    def state(self) -> dict[str, Any]:
+        """The family's tensors, the fixed parameters, and which names the vector holds."""
+        family = {f.name: getattr(self.q, f.name) for f in fields(self.q)}
+        return {"family": family, "fixed": self.fixed, "bayesian": list(self.bayesian.names)}
+
+    @classmethod
+    def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Self:
+        """The posterior that ``state`` was taken from."""
+        shapes = {name: p for name, p in module.named_parameters() if name in set(state["bayesian"])}
+        layout = Layout.of({name: shapes[name] for name in state["bayesian"]})
+        posterior = cls.__new__(cls)
+        q = cls.family(**state["family"])
+        GaussianPosterior.__init__(
+            posterior, module, likelihood, q, layout, {**state["fixed"], **layout.unflatten(q.mean)}
+        )
+        return posterior
+
+
+class DiagonalGaussian(GaussianPosterior):
+    """Independent weights.
+
+    Args:
+        module: The plain network.
+        likelihood: How targets arise from its outputs.
+        mean: The mean of every parameter.
+        std: The standard deviation of those that have one.
+    """
+
+    kind, family = "diagonal", DiagonalNormal
+
+    def __init__(self, module: nn.Module, likelihood: Likelihood, mean: Params, std: Params, **options: Any) -> None:
+        layout = Layout.of(std)
+        q = DiagonalNormal(layout.flatten(mean), layout.flatten(std))
+        if bool((q.std < 0).any()):
+            raise PosterityError("a posterior's std must not be negative")
+        super().__init__(module, likelihood, q, layout, mean, **options)
+
+
+class FullGaussian(GaussianPosterior):
+    """Every Bayesian weight correlated with every other.
+
+    Args:
+        module: The plain network.
+        likelihood: How targets arise from its outputs.
+        mean: The mean of every parameter.
+        scale_tril: Lower Cholesky factor of the covariance of the parameters in ``names``, in that order.
+        names: Which parameters it covers; all if not given.
+    """
+
+    kind, family = "full", FullNormal
+
+    def __init__(
+        self,
+        module: nn.Module,
+        likelihood: Likelihood,
+        mean: Params,
+        scale_tril: Tensor,
+        names: tuple[str, ...] | None = None,
+        **options: Any,
+    ) -> None:
+        layout = Layout.of({name: mean[name] for name in names or tuple(mean)})
+        super().__init__(
+            module, likelihood, FullNormal(layout.flatten(mean), scale_tril.contiguous()), layout, mean, **options
+        )
+
+
+class LowRankGaussian(GaussianPosterior):
+    """A diagonal plus a few directions of the whole network: covariance diag std² + scale²·deviationsᵀ deviations.
+
+    Args:
+        module: The plain network.
+        likelihood: How targets arise from its outputs.
+        mean: The mean of every parameter.
+        std: The standard deviation of the diagonal part.
+        deviations: [rank, weights], over the parameters of ``std`` in their order.
+        scale: What the deviations are multiplied by; SWAG's is 1/√(2(rank − 1)).
+    """
+
+    kind, family = "low-rank", LowRankNormal
+
+    def __init__(
+        self,
+        module: nn.Module,
+        likelihood: Likelihood,
+        mean: Params,
+        std: Params,
+        deviations: Tensor,
+        scale: float = 1.0,
+        **options: Any,
+    ) -> None:
+        layout = Layout.of(std)
+        q = LowRankNormal(layout.flatten(mean), layout.flatten(std), deviations, scale)
+        super().__init__(module, likelihood, q, layout, mean, **options)

@@ -1,0 +1,111 @@
+"""Several posteriors with equal weight: deep ensembles, MultiSWAG, several chains."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from posterity.posteriors.base import Posterior, WeightPosterior
+from posterity.prediction.engine import Weights
+from posterity.probability.likelihoods import Likelihood
+from posterity.types import Params, PosterityError, Predictor
+
+__all__ = ["Mixture"]
+
+
+class Mixture(WeightPosterior):
+    """Equal weight on each of some posteriors over the same network.
+
+    n draws are spread over the parts as evenly as they go, in turn; a part that has fewer distinct draws than its share
+    (a point) gives each once, so that five points asked for 32 draws are five draws.
+    """
+
+    kind = "mixture"
+    needs_bank = False
+
+    def __init__(self, parts: Sequence[Posterior]) -> None:
+        if not parts:
+            raise PosterityError("a mixture needs at least one posterior")
+        first = parts[0]
+        if any(part.likelihood != first.likelihood for part in parts):
+            raise PosterityError("the parts of a mixture must share one likelihood")
+        super().__init__(first.module, first.likelihood, inputs=first.inputs, seed=first.seed)
+        self.parts = list(parts)
+        self.history = first.history
+
+    @property
+    def distinct(self) -> int | None:
+        """The sum over parts, where all are finite."""
+        counts = [part.distinct for part in self.parts]
+        return None if any(c is None for c in counts) else sum(c for c in counts if c is not None)
+
+    def _shares(self, n: int) -> list[int]:
+        """How many draws each part gives."""
+        if n < len(self.parts):
+            chosen = {round(i * (len(self.parts) - 1) / max(1, n - 1)) for i in range(n)}
+            return [int(i in chosen) for i in range(len(self.parts))]
+        low, extra = divmod(n, len(self.parts))
+        shares = [low + (i < extra) for i in range(len(self.parts))]
+        return [
+            share if p.distinct is None else min(share, p.distinct) for share, p in zip(shares, self.parts, strict=True)
+        ]
+
+    def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
+        """Functions of the parts in turn."""
+        pairs = zip(self.parts, self._shares(n), strict=True)
+        return _in_turn([part.draws(share, generator) for part, share in pairs if share])
+
+    def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
+        """Weights of the parts in turn, where every part's draws are weights."""
+        pairs = zip(self.parts, self._shares(n), strict=True)
+        each = [part.samples(share, generator) for part, share in pairs if share]
+        known = [samples for samples in each if samples is not None]
+        return _in_turn(known) if len(known) == len(each) else None
+
+    def sample(self, generator: torch.Generator | None = None) -> Params:
+        """One set of weights of a part chosen at random."""
+        generator = self._generator(generator)
+        chosen = int(torch.randint(len(self.parts), (), generator=generator, device=generator.device))
+        return self._weights()[chosen].sample(generator)
+
+    def mean(self) -> Params:
+        """The average of the parts' means."""
+        means = [part.mean() for part in self._weights()]
+        return {name: torch.stack([m[name] for m in means]).mean(0) for name in means[0]}
+
+    def variance(self) -> Params:
+        """Mean variance of the parts plus variance of their means."""
+        means, variances = [p.mean() for p in self._weights()], [p.variance() for p in self._weights()]
+        within = {name: torch.stack([v[name] for v in variances]).mean(0) for name in means[0]}
+        return {name: within[name] + torch.stack([m[name] for m in means]).var(0, correction=0) for name in within}
+
+    def log_prob(self, params: Params) -> torch.Tensor:
+        """log mean of the parts' densities."""
+        each = torch.stack([part.log_prob(params) for part in self._weights()])
+        return torch.logsumexp(each, 0) - torch.log(torch.tensor(float(len(each))))
+
+    def _weights(self) -> list[WeightPosterior]:
+        parts = [part for part in self.parts if isinstance(part, WeightPosterior)]
+        if len(parts) < len(self.parts):
+            raise PosterityError("this mixture holds posteriors that are not over weights")
+        return parts
+
+    def state(self) -> dict[str, Any]:
+        """The parts' states; ``posterity.posteriors.files`` writes and reads them part by part."""
+        return {}
+
+    @classmethod
+    def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Mixture:
+        """A mixture of rebuilt parts."""
+        return cls(state["parts"])
+
+
+def _in_turn(iterators: list[Iterator[Any]]) -> Iterator[Any]:
+    """One item of each in turn until all are empty."""
+    missing = object()
+    for row in itertools.zip_longest(*iterators, fillvalue=missing):
+        yield from (item for item in row if item is not missing)

@@ -1,0 +1,155 @@
+"""Draws come in chunks and leave only sums: ten thousand of them take the memory of one chunk.
+
+Class probabilities need Σp, Σp² and ΣH[p]; numbers need the mean and spread of E[y | f] and the mean noise. Spreads are
+kept about the first draw, so that nothing cancels. Quantiles and densities of numbers need whole draws: the first
+``COMPONENTS`` are kept (draws are exchangeable), the moments use all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from posterity.prediction.prediction import Classification, Prediction, Regression, entropy
+from posterity.probability.likelihoods import Likelihood
+
+COMPONENTS = 256
+
+
+class Accumulator(Protocol):
+    """Takes chunks of outputs [draws, batch, ...] and ends in a Prediction."""
+
+    @property
+    def count(self) -> int:
+        """Draws so far."""
+        ...
+
+    def add(self, outputs: Tensor) -> None:
+        """Take in a chunk of draws."""
+        ...
+
+    def error(self) -> float:
+        """The largest standard error of the mean so far."""
+        ...
+
+    def finish(self) -> Prediction:
+        """The prediction of all draws so far."""
+        ...
+
+
+def accumulator(likelihood: Likelihood, keep_samples: bool = False) -> Accumulator:
+    """The sums that this likelihood's predictions need."""
+    return (ClassAccumulator if likelihood.classifies else RealAccumulator)(likelihood, keep_samples)
+
+
+class _Moments:
+    """Mean and population variance over draws, accumulated about the first draw."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.anchor: Tensor | None = None
+
+    def add(self, values: Tensor) -> None:
+        if self.anchor is None:
+            self.anchor = values[0].clone()
+            self.total = torch.zeros_like(self.anchor)
+            self.square = torch.zeros_like(self.anchor)
+        shifted = values - self.anchor
+        self.count += len(values)
+        self.total += shifted.sum(0)
+        self.square += shifted.square().sum(0)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.anchor + self.total / self.count  # type: ignore[operator]
+
+    @property
+    def variance(self) -> Tensor:
+        return (self.square / self.count - (self.total / self.count).square()).clamp_min(0)
+
+    def error(self) -> float:
+        if self.count < 2:
+            return math.inf
+        return float((self.variance.amax() / (self.count - 1)).sqrt())
+
+
+class ClassAccumulator:
+    """Σp, Σp² and ΣH[p] over draws."""
+
+    def __init__(self, likelihood: Likelihood, keep_samples: bool) -> None:
+        self.likelihood = likelihood
+        self.moments = _Moments()
+        self.entropies: Tensor | float = 0.0
+        self.kept: list[Tensor] | None = [] if keep_samples else None
+
+    @property
+    def count(self) -> int:
+        """Draws so far."""
+        return self.moments.count
+
+    def add(self, outputs: Tensor) -> None:
+        """Take in logits [draws, batch, classes]."""
+        probs = self.likelihood.probs(outputs)
+        self.moments.add(probs)
+        self.entropies = self.entropies + entropy(probs).sum(0)
+        if self.kept is not None:
+            self.kept.append(probs)
+
+    def error(self) -> float:
+        """The largest standard error of a probability."""
+        return self.moments.error()
+
+    def finish(self) -> Classification:
+        """Probabilities, mean entropy and variance over all draws."""
+        samples = torch.cat(self.kept) if self.kept is not None else None
+        mean, count = self.moments.mean, self.count
+        return Classification(
+            count, samples, self.error(), mean, torch.as_tensor(self.entropies) / count, self.moments.variance
+        )
+
+
+class RealAccumulator:
+    """Moments of E[y | f], the mean noise variance, and the first draws whole."""
+
+    def __init__(self, likelihood: Likelihood, keep_samples: bool) -> None:
+        self.likelihood = likelihood
+        self.moments = _Moments()
+        self.noise: Tensor | float = 0.0
+        self.limit = math.inf if keep_samples else COMPONENTS
+        self.keep_samples = keep_samples
+        self.components: list[Tensor] = []
+
+    @property
+    def count(self) -> int:
+        """Draws so far."""
+        return self.moments.count
+
+    def add(self, outputs: Tensor) -> None:
+        """Take in outputs [draws, batch, ...]."""
+        room = self.limit - self.count
+        if room > 0:
+            self.components.append(outputs[: int(min(room, len(outputs)))])
+        self.moments.add(self.likelihood.mean(outputs))
+        self.noise = self.noise + self.likelihood.variance(outputs).sum(0)
+
+    def error(self) -> float:
+        """The largest standard error of a mean."""
+        return self.moments.error()
+
+    def finish(self) -> Regression:
+        """Mean, noise and spread over all draws."""
+        components = torch.cat(self.components)
+        noise = torch.as_tensor(self.noise) / self.count
+        return Regression(
+            self.count,
+            components if self.keep_samples else None,
+            self.error(),
+            self.moments.mean,
+            noise,
+            self.moments.variance,
+            components,
+            self.likelihood,
+        )

@@ -1,0 +1,268 @@
+"""Draws in, Prediction out: the fastest way through the network that this device offers.
+
+Draws that are sets of weights go through the network one after the other or in chunks under ``vmap``, the inputs all at
+once or in blocks that stay in cache. Which is faster depends on network and device, so the ways are timed once a
+posterior and the winner is kept; all compute the same numbers up to rounding. Draws leave only sums (``accumulate``),
+so memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from posterity.calling import InputSpec, arguments, call, check_finite, map_inputs, num_examples, tensors_of
+from posterity.prediction.accumulate import Accumulator, accumulator
+from posterity.prediction.prediction import Prediction
+from posterity.probability.likelihoods import Likelihood
+from posterity.types import Inputs, Params, PosterityError, Predictor
+
+__all__ = ["Compute", "Weights", "predict"]
+
+_CACHE_BLOCK = 250  # inputs whose activations stay in a CPU's cache (measured: 125 to 250)
+_PROBE = 1000  # inputs that ways are timed on
+
+Weights = tuple[Params, Params]
+"""Parameters and buffers of one draw."""
+
+
+class DrawsFunctions(Protocol):
+    """What prediction needs of a posterior."""
+
+    likelihood: Likelihood
+    inputs: InputSpec | None
+    module: nn.Module
+    ways: dict[Any, Any]
+
+    def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
+        """n functions."""
+        ...
+
+    def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
+        """The weights of n draws, or None where a draw is not a set of weights."""
+        ...
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How a prediction is computed; the defaults are right for almost everyone.
+
+    Attributes:
+        batched: Draws through vmap (True), one by one (False), or whichever is measured to be faster (None).
+        compile: Compile the batched pass: worth it on a GPU when the same shapes are predicted often.
+        chunk: Draws of one batched pass.
+        memory: Bytes that the activations of one pass may take.
+        block: Inputs of one pass; None takes as many as the memory allows, or fewer if that is faster.
+    """
+
+    batched: bool | None = None
+    compile: bool = False
+    chunk: int = 8
+    memory: int = 2**30
+    block: int | None = None
+
+
+@torch.no_grad()
+def predict(
+    posterior: DrawsFunctions,
+    inputs: Inputs,
+    draws: int | Literal["auto"] = 32,
+    *,
+    generator: torch.Generator | None = None,
+    keep_samples: bool = False,
+    tolerance: float = 0.01,
+    max_draws: int = 1024,
+    compute: Compute | None = None,
+) -> Prediction:
+    """Average the predictions of ``draws`` networks.
+
+    Args:
+        posterior: Where networks are drawn from.
+        inputs: A tensor, tuple or dictionary of tensors.
+        draws: How many networks, or ``"auto"``: until every probability's standard error is below ``tolerance``.
+        generator: Noise; the posterior's own seed if not given, so that the same call gives the same answer.
+        keep_samples: Also keep every draw's own prediction.
+        tolerance: For ``"auto"``: the Monte Carlo error aimed at.
+        max_draws: For ``"auto"``: where to stop all the same.
+        compute: How to compute it.
+    """
+    (posterior.inputs.check if posterior.inputs is not None else check_finite)(inputs)
+    if num_examples(inputs) == 0:
+        raise PosterityError("there are no inputs to predict")
+    auto = draws == "auto"
+    count = max_draws if auto else draws
+    if not isinstance(count, int) or count < 1:
+        raise PosterityError(f"draws must be a positive number or 'auto', got {draws!r}")
+    sums = accumulator(posterior.likelihood, keep_samples)
+    enough: Callable[[], bool] = (lambda: sums.count >= 2 and sums.error() < tolerance) if auto else (lambda: False)
+    _run(posterior, inputs, count, generator, compute or Compute(), sums, enough)
+    return sums.finish()
+
+
+def _run(
+    posterior: DrawsFunctions,
+    inputs: Inputs,
+    count: int,
+    generator: torch.Generator | None,
+    compute: Compute,
+    sums: Accumulator,
+    enough: Callable[[], bool],
+) -> None:
+    """Feed the accumulator with chunks of draws until all are in or it has enough."""
+    weights = posterior.samples(count, generator)
+    if weights is None:
+        block = compute.block or num_examples(inputs)
+        for draw in posterior.draws(count, generator):
+            sums.add(torch.cat([draw(part) for part in blocks(inputs, block)])[None])
+            if enough():
+                return
+        return
+    network = Passes(posterior.module, compute)
+    way = _way(posterior, network, inputs, count)
+    for chunk in batched(weights, compute.chunk):
+        sums.add(network(chunk, inputs, way))
+        if enough():
+            return
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way through the network: draws in a batched pass or one by one, and how many inputs at a time."""
+
+    batched: bool
+    block: int
+
+
+class Passes:
+    """Chunks of draws through one network."""
+
+    def __init__(self, module: nn.Module, compute: Compute) -> None:
+        self.module, self.compute = module, compute
+        self.stacked_pass = vmap(self._one, in_dims=(0, None), randomness="error")
+        if compute.compile:
+            self.stacked_pass = torch.compile(self.stacked_pass)
+
+    def __call__(self, chunk: list[Weights], inputs: Inputs, way: Way) -> Tensor:
+        """Outputs of the chunk's draws, [draws, batch, ...]."""
+        if way.batched:
+            stacked = stack(chunk)
+            return _join([self.stacked_pass(stacked, part) for part in blocks(inputs, way.block)], dim=1)
+        return torch.stack(self._looped(chunk, inputs, way.block))
+
+    def _looped(self, chunk: list[Weights], inputs: Inputs, block: int) -> list[Tensor]:
+        """Outputs draw by draw, the draws' tensors standing in for the module's own."""
+        # As functional_call does, but without its overhead, a tenth of a small network's forward pass.
+        own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        saved = {name: tensor.data for name, tensor in own.items()}
+        outputs = []
+        try:
+            for params, buffers in chunk:
+                for name, value in (*params.items(), *buffers.items()):
+                    own[name].data = value
+                outputs.append(_join([call(self.module, part) for part in blocks(inputs, block)], dim=0))
+        finally:
+            for name, value in saved.items():
+                own[name].data = value
+        return outputs
+
+    def _one(self, weights: Weights, inputs: Inputs) -> Tensor:
+        args, kwargs = arguments(inputs)
+        return functional_call(self.module, {**weights[0], **weights[1]}, args, kwargs)
+
+
+def _way(posterior: DrawsFunctions, network: Passes, inputs: Inputs, count: int) -> Way:
+    """The way told, or the fastest of those worth trying, timed once for this posterior and kind of input."""
+    compute, device = network.compute, tensors_of(inputs)[0].device
+    if compute.batched is not None:
+        return Way(compute.batched, _largest_block(network, inputs))
+    key = (device, min(num_examples(inputs), _PROBE), compute)
+    if key not in posterior.ways:
+        if count < 2 * compute.chunk or not _vmappable(network.module):
+            return Way(False, _largest_block(network, inputs))
+        posterior.ways[key] = _fastest(posterior, network, inputs)
+    return posterior.ways[key]  # type: ignore[no-any-return]
+
+
+def _fastest(posterior: DrawsFunctions, network: Passes, inputs: Inputs) -> Way:
+    """Time one chunk each way on the first inputs; the first try of each way is thrown away."""
+    chunk = list(posterior.samples(network.compute.chunk) or ())
+    few = map_inputs(inputs, lambda t: t[:_PROBE])
+    largest = _largest_block(network, inputs)
+    ways = [Way(False, largest), Way(True, min(largest, _CACHE_BLOCK)), Way(False, min(largest, _CACHE_BLOCK))]
+    device = tensors_of(inputs)[0].device
+
+    def seconds(way: Way) -> float:
+        best = math.inf
+        for _ in range(3):
+            start = time.perf_counter()
+            network(chunk, few, way)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    candidates = ways if device.type == "cpu" else [Way(False, largest), Way(True, largest)]
+    return min(dict.fromkeys(candidates), key=seconds)
+
+
+def _largest_block(network: Passes, inputs: Inputs) -> int:
+    """As many inputs as the memory budget allows."""
+    compute = network.compute
+    return compute.block or max(1, compute.memory // (compute.chunk * activation_bytes(network.module, inputs)))
+
+
+def _join(parts: list[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
+    """Bytes of all layer outputs for one example: an upper bound of what one pass holds at a time."""
+    sizes: list[int] = []
+
+    def note(_: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            sizes.append(output.numel() * output.element_size())
+
+    handles = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
+    try:
+        args, kwargs = arguments(map_inputs(inputs, lambda t: t[:1]))
+        module(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return max(1, sum(sizes))
+
+
+def _vmappable(module: nn.Module) -> bool:
+    """Recurrent layers have no batching rule; everything else is taken to have one."""
+    return not any(isinstance(m, nn.RNNBase) for m in module.modules())
+
+
+def blocks(inputs: Inputs, size: int) -> Iterator[Inputs]:
+    """The inputs in consecutive pieces."""
+    total = num_examples(inputs)
+    if total <= size:
+        yield inputs
+        return
+    for start in range(0, total, size):
+        yield map_inputs(inputs, lambda t, a=start: t[a : a + size])  # type: ignore[misc]
+
+
+def stack(chunk: list[Weights]) -> Weights:
+    """Several draws as one set of tensors with a draw dimension in front."""
+    params = {name: torch.stack([draw[0][name] for draw in chunk]) for name in chunk[0][0]}
+    return params, {name: torch.stack([draw[1][name] for draw in chunk]) for name in chunk[0][1]}
+
+
+def batched(items: Iterator[Weights], size: int) -> Iterator[list[Weights]]:
+    """Lists of up to ``size`` consecutive items."""
+    while chunk := list(itertools.islice(items, size)):
+        yield chunk

@@ -1,0 +1,224 @@
+"""What a posterior says about new inputs, and how unsure it is, and why.
+
+For classes, with p_s the probabilities of draw s and p̄ their mean:
+
+    entropy    H[p̄]                                  total uncertainty, in nats
+    aleatoric  mean_s H[p_s]                          what no amount of data takes away
+    epistemic  H[p̄] − mean_s H[p_s]  ≥ 0              mutual information of label and weights: what more data takes away
+
+and as covariances (Kwon et al. 2020): diag p̄ − p̄p̄ᵀ = mean_s (diag p_s − p_s p_sᵀ) + mean_s (p_s − p̄)(p_s − p̄)ᵀ.
+For numbers, by the law of total variance: variance = mean_s Var[y | f_s] + Var_s E[y | f_s].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posterity.probability.likelihoods import Likelihood
+from posterity.types import PosterityError
+
+__all__ = ["Classification", "Prediction", "Regression"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What classification and regression share.
+
+    Attributes:
+        draws: How many draws of the network it averages.
+        samples: The draws themselves where they were asked for: probabilities or outputs, [draws, batch, ...].
+        monte_carlo_error: The largest standard error that the finite number of draws leaves in ``probs`` or ``mean``.
+    """
+
+    draws: int
+    samples: Tensor | None
+    monte_carlo_error: float
+
+    def columns(self) -> dict[str, Tensor]:
+        """One row an input: what a table or a file shows."""
+        raise NotImplementedError
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """Log predictive density of each target."""
+        raise NotImplementedError
+
+    def numpy(self) -> dict[str, np.ndarray]:
+        """The columns as numpy arrays."""
+        return {name: column.cpu().numpy() for name, column in self.columns().items()}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns().values())))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(
+            f"{name} {c.double().mean():.3g}"
+            for name, c in self.columns().items()
+            if c.ndim == 1 and c.is_floating_point()
+        )
+        return f"{type(self).__name__}({len(self)} inputs, {self.draws} draws; mean {shown})"
+
+    def _repr_html_(self) -> str:
+        columns = {name: c for name, c in self.numpy().items() if c.ndim == 1}
+        head = "".join(f"<th>{name}</th>" for name in columns)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{row:.4g}</td>" for row in values) + "</tr>"
+            for values in list(zip(*columns.values(), strict=True))[:10]
+        )
+        return f"<table><caption>{type(self).__name__}, {self.draws} draws</caption><tr>{head}</tr>{rows}</table>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Classification(Prediction):
+    """Class probabilities and their decomposition. All entropies in nats."""
+
+    probs: Tensor
+    aleatoric: Tensor
+    variance: Tensor
+
+    @cached_property
+    def label(self) -> Tensor:
+        """The most probable class."""
+        return self.probs.argmax(-1)
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """The probability of the most probable class."""
+        return self.probs.amax(-1)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """H[p̄], all uncertainty together."""
+        return entropy(self.probs)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """H[p̄] − mean H[p_s]: how much the draws disagree."""
+        return self.entropy - self.aleatoric
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of each class probability over draws."""
+        return self.variance.clamp_min(0).sqrt()
+
+    @property
+    def mean(self) -> Tensor:
+        """The probabilities: the mean of the one-hot label."""
+        return self.probs
+
+    @property
+    def epistemic_variance(self) -> Tensor:
+        """Diagonal of mean (p_s − p̄)(p_s − p̄)ᵀ."""
+        return self.variance
+
+    @property
+    def aleatoric_variance(self) -> Tensor:
+        """Diagonal of mean (diag p_s − p_s p_sᵀ); with the epistemic one it sums to p̄(1 − p̄)."""
+        return self.probs * (1 - self.probs) - self.variance
+
+    def covariances(self) -> tuple[Tensor, Tensor]:
+        """The whole (aleatoric, epistemic) covariance matrices, [batch, classes, classes]; needs ``samples``."""
+        if self.samples is None:
+            raise PosterityError("covariance matrices need the draws: predict(..., keep_samples=True)")
+        outer = torch.einsum("sbi,sbj->bij", self.samples, self.samples) / len(self.samples)
+        mean = self.samples.mean(0)
+        return torch.diag_embed(mean) - outer, outer - mean.unsqueeze(-1) * mean.unsqueeze(-2)
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """log p̄(y)."""
+        tiny = torch.finfo(self.probs.dtype).tiny
+        return self.probs.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1).clamp_min(tiny).log()
+
+    def columns(self) -> dict[str, Tensor]:
+        """Label, confidence, the three uncertainties, and the probabilities."""
+        return {
+            "label": self.label,
+            "confidence": self.confidence,
+            "entropy": self.entropy,
+            "aleatoric": self.aleatoric,
+            "epistemic": self.epistemic,
+            "probs": self.probs,
+        }
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Regression(Prediction):
+    """Mean and variance, the two parts of the variance, and the whole mixture for quantiles.
+
+    Attributes:
+        mean: E[y].
+        aleatoric: Mean noise variance over draws.
+        epistemic: Variance of E[y | f] over draws.
+        components: Outputs of the draws that quantiles and densities are taken from, [draws, batch, ...].
+        likelihood: How a target arises from an output.
+    """
+
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    components: Tensor
+    likelihood: Likelihood
+
+    @property
+    def variance(self) -> Tensor:
+        """Aleatoric + epistemic."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the predictive distribution."""
+        return self.variance.sqrt()
+
+    @property
+    def entropy(self) -> Tensor:
+        """½ log(2πe variance): the entropy of the moment-matched Gaussian, in nats."""
+        return 0.5 * torch.log(2 * torch.pi * torch.e * self.variance)
+
+    @property
+    def probs(self) -> Tensor:
+        """Only classes have probabilities."""
+        raise PosterityError("a regression has no class probabilities: use mean, std and interval")
+
+    def cdf(self, values: Tensor) -> Tensor:
+        """P(y ≤ value) under the mixture of draws."""
+        return self.likelihood.cdf(self.components, values).mean(0)
+
+    def quantile(self, level: float) -> Tensor:
+        """The value that y stays below with this probability, by bisection on the mixture."""
+        if not 0 < level < 1:
+            raise PosterityError(f"a quantile lies in (0, 1), got {level}")
+        reach = self.std * (12 + abs(torch.special.ndtri(torch.tensor(level)).item()))
+        low, high = self.mean - reach, self.mean + reach
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = self.cdf(middle) < level
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The central interval that holds y with this probability."""
+        if not 0 < level < 1:
+            raise PosterityError(f"an interval's level lies in (0, 1), got {level}")
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """log mean_s p(y | f_s)."""
+        each = torch.stack([self.likelihood.log_prob(f, targets) for f in self.components])
+        return torch.logsumexp(each, 0) - torch.log(torch.tensor(float(len(each))))
+
+    def columns(self) -> dict[str, Tensor]:
+        """Mean, standard deviation, its two parts, and the 95% interval."""
+        low, high = self.interval(0.95)
+        columns: dict[str, Any] = {"mean": self.mean, "std": self.std, "low95": low, "high95": high}
+        columns |= {"aleatoric_std": self.aleatoric.sqrt(), "epistemic_std": self.epistemic.sqrt()}
+        return {name: c.squeeze(-1) if c.ndim > 1 and c.shape[-1] == 1 else c for name, c in columns.items()}
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """−Σ p log p in nats, with 0 log 0 = 0."""
+    return torch.special.entr(probs).sum(-1)

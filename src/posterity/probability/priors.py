@@ -1,0 +1,172 @@
+"""What is believed of the weights before any data: p(w), independent over weights.
+
+Every hyper-parameter is a number, a tensor, or a mapping from parameter names (or patterns such as ``"*.bias"``) to
+numbers or tensors, so one prior can give every layer its own scale. ``std`` is a standard deviation.
+
+    Normal         log p(w) = −(w − mean)²/(2 std²) − log std − ½ log 2π
+    Laplace        log p(w) = −|w|/scale − log 2 scale
+    ScaleMixture   p(w) = weight·N(0, wide²) + (1 − weight)·N(0, narrow²)       (Blundell et al. 2015, 1505.05424)
+    LogUniform     p(w) ∝ 1/|w|, improper                                       (Molchanov et al. 2017, 1701.05369)
+    StudentT       heavy tails: an inverse-gamma mixture of Normals             (a horseshoe-like shrinkage prior)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from posterity.flat import Layout
+from posterity.types import Params, PosterityError, check_positive
+
+__all__ = ["Laplace", "LogUniform", "Normal", "Prior", "ScaleMixture", "StudentT", "from_posterior"]
+
+Hyper = Any
+"""A hyper-parameter: a number or tensor for all weights, or a mapping from parameter names to those."""
+
+
+def _at(value: Hyper, name: str) -> float | Tensor:
+    """The hyper-parameter of one parameter: by its exact name, else by the first pattern that fits."""
+    if not isinstance(value, Mapping):
+        return value
+    if name in value:
+        return value[name]
+    for pattern, number in value.items():
+        if fnmatchcase(name, pattern):
+            return number
+    raise PosterityError(f"the prior says nothing about parameter {name!r}; it names {', '.join(value)}")
+
+
+def _flat(value: Hyper, layout: Layout) -> float | Tensor:
+    """The hyper-parameter of every weight of a flat vector; a number stays a number."""
+    if not isinstance(value, Mapping):
+        return value
+    parts = [
+        torch.as_tensor(_at(value, name)).expand(shape).reshape(-1)
+        for name, shape in zip(layout.names, layout.shapes, strict=True)
+    ]
+    return torch.cat([part.to(parts[0]) for part in parts])
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A factorised density over weights."""
+
+    def at(self, name: str) -> Self:
+        """The prior of one parameter."""
+        return replace(self, **{f.name: _at(getattr(self, f.name), name) for f in fields(self)})
+
+    def flat(self, layout: Layout) -> Self:
+        """The prior of a flat vector of weights."""
+        return replace(self, **{f.name: _flat(getattr(self, f.name), layout) for f in fields(self)})
+
+    def log_density(self, weights: Tensor) -> Tensor:
+        """log p of each weight; the hyper-parameters must fit the tensor (``at`` or ``flat`` first)."""
+        raise PosterityError(f"{type(self).__name__} has no density")
+
+    def log_prob(self, params: Params) -> Tensor:
+        """log p(w), summed over all weights."""
+        return torch.stack([self.at(name).log_density(w).sum() for name, w in params.items()]).sum()
+
+
+@dataclass(frozen=True)
+class Normal(Prior):
+    """w ~ N(mean, std²). ``std`` is a standard deviation, not a variance."""
+
+    std: Hyper = 1.0
+    mean: Hyper = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive(std=self.std)
+
+    def log_density(self, weights: Tensor) -> Tensor:
+        """−(w − mean)²/(2 std²) − log std − ½ log 2π."""
+        z = (weights - self.mean) / self.std
+        return -0.5 * z.square() - _log(self.std) - 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Laplace(Prior):
+    """w ~ Laplace(0, scale): the MAP estimate is L1-regularised."""
+
+    scale: Hyper = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(scale=self.scale)
+
+    def log_density(self, weights: Tensor) -> Tensor:
+        """−|w|/scale − log(2 scale)."""
+        return -weights.abs() / self.scale - _log(self.scale) - math.log(2.0)
+
+
+@dataclass(frozen=True)
+class ScaleMixture(Prior):
+    """Two zero-mean Normals: a share ``weight`` of wide ones, the rest narrow."""
+
+    wide: Hyper = 1.0
+    narrow: Hyper = 0.0025
+    weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_positive(wide=self.wide, narrow=self.narrow)
+        if not 0 < self.weight < 1:
+            raise PosterityError(f"the weight of a scale mixture must lie in (0, 1), got {self.weight!r}")
+
+    def log_density(self, weights: Tensor) -> Tensor:
+        """log of the two-component density."""
+        wide = Normal(self.wide).log_density(weights) + math.log(self.weight)
+        narrow = Normal(self.narrow).log_density(weights) + math.log1p(-self.weight)
+        return torch.logaddexp(wide, narrow)
+
+
+@dataclass(frozen=True)
+class StudentT(Prior):
+    """w ~ scale·t(degrees): most weights near zero, a few far out."""
+
+    scale: Hyper = 1.0
+    degrees: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_positive(scale=self.scale, degrees=self.degrees)
+
+    def log_density(self, weights: Tensor) -> Tensor:
+        """Log density of Student's t."""
+        nu = self.degrees
+        constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(nu * math.pi)
+        return constant - _log(self.scale) - (nu + 1) / 2 * torch.log1p((weights / self.scale).square() / nu)
+
+
+@dataclass(frozen=True)
+class LogUniform(Prior):
+    """p(w) ∝ 1/|w|: scale-free and improper, so only differences of its KL mean anything."""
+
+    def log_density(self, weights: Tensor) -> Tensor:
+        """−log|w|, up to the constant that an improper density leaves open."""
+        return -weights.abs().log()
+
+
+class Carries(Protocol):
+    """Anything that can become the prior of the next task."""
+
+    def as_prior(self, base: Normal) -> Normal:
+        """Itself as a prior; parameters without a variance take ``base``."""
+        ...
+
+
+def from_posterior(posterior: Carries, base: Normal | None = None) -> Normal:
+    """Yesterday's posterior as today's prior: p(w | D₁, D₂) ∝ p(D₂ | w) p(w | D₁).
+
+    Args:
+        posterior: A posterior over weights with variances.
+        base: The prior of parameters that the posterior gives no variance; a standard Normal if not given.
+    """
+    return posterior.as_prior(base or Normal())
+
+
+def _log(value: Any) -> Any:
+    return value.log() if isinstance(value, Tensor) else math.log(value)

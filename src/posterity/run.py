@@ -1,0 +1,107 @@
+"""The one mutable thing: a fit in progress, and the whole of its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
+
+from posterity.random import RandomStreams
+from posterity.types import Plan
+
+__all__ = ["Collector", "NoCollector", "Run"]
+
+
+class Collector(Protocol):
+    """Watches the path of the optimizer: snapshots, moments, chains."""
+
+    def observe(self, run: Run) -> None:
+        """Called after every optimizer step, when ``run.step`` has been counted up."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that ``observe`` has gathered."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up again what was gathered."""
+        ...
+
+
+class NoCollector:
+    """For methods that only need where the run ends."""
+
+    def observe(self, run: Run) -> None:
+        """Nothing to gather."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing gathered."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to take up."""
+
+
+@dataclass
+class Run:
+    """A fit in progress.
+
+    Attributes:
+        module: The network being trained: the method's prepared copy, never the user's own.
+        optimizer: Updates ``module``.
+        collector: Watches it.
+        plan: What was known before the start.
+        streams: The run's randomness.
+        noise: The likelihood's own parameters while they are learned, with ``noise_optimizer``; mostly absent.
+        step: Optimizer steps done.
+        entries: Backward passes (draws × micro-batches) whose gradients are summed in the current step.
+        temperature: The temperature of the current step, 1 for the Bayes posterior.
+        members: Networks trained together as one stacked module, each parameter with a member dimension in front.
+        history: Figures by epoch: what training curves are drawn from.
+    """
+
+    module: nn.Module
+    optimizer: Optimizer
+    collector: Collector
+    plan: Plan
+    streams: RandomStreams
+    noise: nn.Module | None = None
+    noise_optimizer: Optimizer | None = None
+    step: int = 0
+    entries: int = 1
+    temperature: float = 1.0
+    members: int = 1
+    history: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def epoch(self) -> int:
+        """Epochs begun."""
+        return self.step // self.plan.steps_per_epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on."""
+        state: dict[str, Any] = {
+            "module": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "collector": self.collector.state_dict(),
+            "streams": self.streams.state_dict(),
+            "step": self.step,
+            "history": self.history,
+        }
+        if self.noise is not None and self.noise_optimizer is not None:
+            state["noise"] = self.noise.state_dict()
+            state["noise_optimizer"] = self.noise_optimizer.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where ``state`` was taken, to the same bits."""
+        self.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.collector.load_state_dict(state["collector"])
+        self.streams.load_state_dict(state["streams"])
+        self.step, self.history = state["step"], state["history"]
+        if self.noise is not None and self.noise_optimizer is not None:
+            self.noise.load_state_dict(state["noise"])
+            self.noise_optimizer.load_state_dict(state["noise_optimizer"])

@@ -1,0 +1,1 @@
+"""The one loop, its checkpoints, restarts, ranks and doctor."""

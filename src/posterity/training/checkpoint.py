@@ -1,0 +1,87 @@
+"""The whole of a run in one file: kill it at any moment, and resuming gives the bits of an uninterrupted run (on CPU).
+
+Besides the Run this holds torch's global generator (dropout masks, a loader's shuffling), as it is now and as it was
+when the epoch began, of every rank: an epoch is replayed from its beginning to where the run stood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.files import read_state, write_state
+from posterity.run import Run
+from posterity.training.distributed import Ranks
+from posterity.types import PosterityError
+
+__all__ = ["Checkpoint"]
+
+
+@dataclass
+class Checkpoint:
+    """Saves and restores one run.
+
+    Attributes:
+        path: The file; None keeps nothing.
+        every: Steps between saves.
+        identity: What must agree between the run that saved and the run that resumes.
+        ranks: Rank 0 writes; every rank's own randomness is in the file.
+        epoch_start: The global generators as the current epoch began.
+    """
+
+    path: Path | None
+    every: int
+    identity: dict[str, Any]
+    ranks: Ranks
+    epoch_start: dict[str, Tensor] = field(default_factory=dict)
+
+    def begin_epoch(self, device: torch.device) -> None:
+        """Remember where the global generators stand."""
+        self.epoch_start = global_generators(device)
+
+    def due(self, step: int) -> bool:
+        """Whether this step is one to save at."""
+        return self.path is not None and step % self.every == 0
+
+    def save(self, run: Run, device: torch.device) -> None:
+        """Write the run, whole or not at all."""
+        own = {"now": global_generators(device), "epoch_start": self.epoch_start, "local": run.streams.state_dict()}
+        each = self.ranks.gather(own)
+        if self.ranks.writes and self.path is not None:
+            write_state(self.path, {"identity": self.identity, "run": run.state_dict(), "ranks": each}, "checkpoint")
+
+    def restore(self, run: Run, device: torch.device) -> dict[str, Tensor] | None:
+        """Bring the run back; the generators to set when its epoch has been replayed, or None without a file."""
+        if self.path is None or not self.path.exists():
+            return None
+        state = read_state(self.path, "checkpoint")
+        for key, value in self.identity.items():
+            if state["identity"].get(key) != value:
+                was = state["identity"].get(key)
+                raise PosterityError(f"{self.path} belongs to another run: its {key} is {was!r}, this run's {value!r}")
+        run.load_state_dict(state["run"])
+        own = state["ranks"][self.ranks.rank]
+        run.streams.load_state_dict(own["local"])
+        # An epoch that was under way is replayed from its start; one about to begin starts now.
+        begun = run.step % run.plan.steps_per_epoch != 0
+        set_global_generators(own["epoch_start"] if begun else own["now"], device)
+        return own["now"]
+
+
+def global_generators(device: torch.device) -> dict[str, Tensor]:
+    """The states of torch's global generators that a step may use."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_global_generators(state: dict[str, Tensor], device: torch.device) -> None:
+    """Put torch's global generators where they were."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)

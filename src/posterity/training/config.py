@@ -1,0 +1,100 @@
+"""Everything about the loop that is not the method: one frozen config that can be written to TOML and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from posterity.optim.config import OptimizerConfig
+from posterity.optim.schedules import Schedule, schedule
+from posterity.run import Run
+from posterity.types import PosterityError, check_positive
+
+__all__ = ["Callback", "Training"]
+
+
+class Callback(Protocol):
+    """Something to do after each epoch."""
+
+    def on_epoch(self, run: Run, figures: dict[str, float]) -> None:
+        """Called with the epoch's figures: loss, accuracy, lr, and what the method measures."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How to train.
+
+    Attributes:
+        batch_size: Examples a step, over all ranks; a DataLoader brings its own.
+        lr: Learning rate; None takes the method's own good default.
+        schedule: ``constant``, ``linear``, ``cosine``, ``one-cycle``, ``multi-step``, ``cyclical``, or a ``Schedule``;
+            None is a cosine, or the method's own where it has one.
+        optimizer: ``adam``, ``sgd``, or an ``OptimizerConfig``, for methods that do not bring their own.
+        steps: Optimizer steps, instead of ``epochs``.
+        clip: Largest norm of the gradient.
+        accumulate: Micro-batches that a batch is cut into.
+        autocast: Forward passes in bfloat16.
+        compile: Compile the network.
+        device: Where to train; None takes a GPU if there is one.
+        validation: A fraction of the data to hold out, or a pair of tensors or a loader of its own.
+        patience: Stop after this many epochs without a better validation loss, and keep the best.
+        checkpoint: A file to save the whole run in.
+        checkpoint_every: Steps between saves, or ``"epoch"``.
+        resume: Continue from ``checkpoint`` if it is there.
+        progress: A bar on a terminal, plain lines elsewhere (True); nothing (False); a bar on a terminal only (None).
+        tensorboard: A folder for TensorBoard scalars, if it is installed.
+        augment: ``(inputs, generator) -> inputs``, applied to each batch on its device.
+        num_data: N, where it cannot be read off the data; checked against it where it can.
+        callbacks: What to do after each epoch.
+    """
+
+    batch_size: int = 128
+    lr: float | None = None
+    schedule: str | Schedule | None = None
+    optimizer: str | OptimizerConfig = "adam"
+    steps: int | None = None
+    clip: float | None = None
+    accumulate: int = 1
+    autocast: bool = False
+    compile: bool = False
+    device: str | None = None
+    validation: Any = None
+    patience: int | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int | str = "epoch"
+    resume: bool = False
+    progress: bool | None = None
+    tensorboard: str | Path | None = None
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
+    num_data: int | None = None
+    callbacks: tuple[Callback, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_positive(batch_size=self.batch_size, accumulate=self.accumulate)
+        for name in ("lr", "clip", "steps", "patience", "num_data"):
+            if getattr(self, name) is not None:
+                check_positive(**{name: getattr(self, name)})
+        if self.schedule is not None:
+            schedule(self.schedule)
+        self.algorithm  # noqa: B018 (refuses an unknown name)
+        if self.patience is not None and self.validation is None:
+            raise PosterityError("patience needs validation data: give validation=0.1 or a pair of tensors")
+        if self.resume and self.checkpoint is None:
+            raise PosterityError("resume needs the checkpoint's file name")
+        if isinstance(self.validation, float) and not 0 < self.validation < 1:
+            raise PosterityError(f"the validation fraction must lie in (0, 1), got {self.validation}")
+
+    @property
+    def algorithm(self) -> OptimizerConfig:
+        """The plain optimizer."""
+        return OptimizerConfig(self.optimizer) if isinstance(self.optimizer, str) else self.optimizer
+
+    def pick_device(self) -> torch.device:
+        """The device asked for, or a GPU if there is one."""
+        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -1,0 +1,54 @@
+"""Watches a fit and says in one plain line what looks wrong and what to do about it.
+
+A loss that is no number stops the fit; everything else is a warning: what the method itself knows of (``symptoms``:
+collapsed stds, a KL that drowns the likelihood, too few snapshots), and draws that do not differ.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from posterity.methods.base import Method
+from posterity.posteriors import Posterior
+from posterity.run import Run
+from posterity.types import Inputs, PosterityError, PosterityWarning
+
+__all__ = ["check_diversity", "check_loss", "check_method"]
+
+
+def check_loss(loss: float, run: Run, checkpoint: Path | None) -> None:
+    """Stop when the loss is no number, with the step, the parameter at fault and the last good checkpoint."""
+    if math.isfinite(loss):
+        return
+    bad = [name for name, p in run.module.named_parameters() if _broken(p) or (p.grad is not None and _broken(p.grad))]
+    where = f"parameter {bad[0]!r} is not finite" if bad else "all parameters are still finite"
+    kept = (
+        f"the last good checkpoint is {checkpoint}" if checkpoint and checkpoint.exists() else "no checkpoint was kept"
+    )
+    raise PosterityError(f"the loss became {loss} at step {run.step} ({where}; {kept}): try a lower lr or clip=1.0")
+
+
+def check_method(method: Method, run: Run) -> None:
+    """Pass on what the method itself finds suspicious."""
+    for symptom in method.symptoms(run):
+        warnings.warn(symptom, PosterityWarning, stacklevel=2)
+
+
+def check_diversity(posterior: Posterior, inputs: Inputs) -> None:
+    """Warn when a posterior of many networks predicts as one."""
+    if posterior.distinct == 1:
+        return
+    prediction = posterior.predict(inputs, draws=4)
+    spread = prediction.std if posterior.likelihood.classifies else prediction.epistemic  # type: ignore[attr-defined]
+    if prediction.draws > 1 and float(spread.max()) < 1e-6:
+        text = "all draws predict the same: the posterior has collapsed to a point; raise its std, lr or prior scale"
+        warnings.warn(text, PosterityWarning, stacklevel=2)
+
+
+def _broken(tensor: Tensor) -> bool:
+    return not bool(torch.isfinite(tensor).all())

@@ -1,0 +1,181 @@
+"""``fit``: any network, any method, any data → a posterior."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity.calling import InputSpec, call, check_finite
+from posterity.methods.base import Method
+from posterity.posteriors import Posterior, WeightPosterior, with_bank
+from posterity.probability import likelihoods
+from posterity.probability.likelihoods import Likelihood
+from posterity.random import RandomStreams, global_seed
+from posterity.run import Run
+from posterity.training.config import Callback, Training
+from posterity.training.distributed import Ranks, local_device, session
+from posterity.training.doctor import check_diversity
+from posterity.training.loop import Job, train
+from posterity.training.progress import Progress, TensorBoard
+from posterity.training.stream import Resident, Stream, open_stream, split_off
+from posterity.types import Batch, Plan, PosterityError
+
+__all__ = ["fit", "fit_one"]
+
+_log = logging.getLogger("posterity")
+
+
+def fit(
+    module: nn.Module | Callable[[], nn.Module],
+    method: Method,
+    data: Any,
+    *,
+    likelihood: Likelihood | None = None,
+    epochs: int | None = None,
+    members: int = 1,
+    seed: int = 0,
+    training: Training | None = None,
+) -> Posterior:
+    """Fit a posterior over networks.
+
+    Args:
+        module: An ordinary network, which is not changed, or a function that makes one.
+        method: How to get the posterior, such as ``MAP()`` or ``SWAG(rank=20)``.
+        data: A DataLoader, a Dataset, or a pair of tensors (inputs, targets).
+        likelihood: How targets arise from outputs; None takes Categorical for integer targets and Gaussian with learned
+            noise for real ones.
+        epochs: Passes over the data; 10 if neither this nor ``training.steps`` is given.
+        members: Independent restarts; more than one gives a Mixture.
+        seed: All randomness of the fit.
+        training: Everything else about the loop.
+    """
+    training = training or Training()
+    _check_arguments(method, epochs, members, training)
+    device = local_device(training.pick_device())
+    with session(device) as ranks, global_seed(seed + ranks.rank, device):
+        network = module if isinstance(module, nn.Module) else module()
+        job, probe = _job(network, method, data, likelihood, epochs, seed, training, ranks, device)
+        if members > 1:
+            from posterity.training.restarts import fit_members  # it needs fit_one
+
+            return fit_members(module, probe, job, members)
+        return fit_one(probe, job)
+
+
+def fit_one(module: nn.Module, job: Job) -> Posterior:
+    """One network, one run, one posterior."""
+    run = start(module, job)
+    with shown(job, type(job.method).__name__) as callbacks:
+        train(run, job, callbacks)
+    return finish(run, job)
+
+
+@contextmanager
+def shown(job: Job, title: str) -> Iterator[tuple[Callback, ...]]:
+    """Callbacks of a run: its progress on the one rank that shows any, TensorBoard, and the user's own."""
+    board = (TensorBoard(str(job.training.tensorboard)),) if job.training.tensorboard and job.ranks.writes else ()
+    if not job.ranks.writes:
+        yield job.training.callbacks
+        return
+    with Progress(job.training, job.plan.steps / job.plan.steps_per_epoch, title) as progress:
+        yield (progress, *board, *job.training.callbacks)
+
+
+def start(module: nn.Module, job: Job) -> Run:
+    """A run at its first step."""
+    network = job.method.prepare(module).to(job.device)
+    job.ranks.broadcast_([*network.parameters(), *network.buffers()])
+    streams = RandomStreams.from_seed(job.seed, job.ranks.rank, job.device)
+    optimizer = job.method.optimizer(network, job.plan, streams)
+    run = Run(network, optimizer, job.method.collector(network, job.plan), job.plan, streams)
+    noise = job.likelihood.trainable()
+    if noise is not None:
+        run.noise = noise.to(job.device)
+        run.noise_optimizer = torch.optim.Adam(run.noise.parameters(), lr=0.02)
+    return run
+
+
+def finish(run: Run, job: Job) -> Posterior:
+    """Read the posterior off a finished run, with buffers that fit its draws."""
+    likelihood = run.noise.frozen() if run.noise is not None else job.likelihood  # type: ignore[operator]
+    posterior = job.method.posterior(run, likelihood, job.stream.once())
+    first = next(iter(job.stream.once()))
+    posterior.inputs, posterior.seed = InputSpec.of(first.inputs), job.seed
+    posterior._fresh()
+    posterior.history = run.history
+    if isinstance(posterior, WeightPosterior):
+        posterior = with_bank(posterior, job.stream.once())
+    check_diversity(posterior, first.inputs)
+    return posterior
+
+
+def _job(
+    module: nn.Module,
+    method: Method,
+    data: Any,
+    likelihood: Likelihood | None,
+    epochs: int | None,
+    seed: int,
+    training: Training,
+    ranks: Ranks,
+    device: torch.device,
+) -> tuple[Job, nn.Module]:
+    """Everything that can be known, and refused, before the first step; and the network on its device."""
+    held = None
+    if isinstance(training.validation, float):
+        data, held = split_off(data, training.validation, seed)
+    elif training.validation is not None:
+        held = training.validation
+    stream = open_stream(data, training, seed, ranks, device)
+    held_stream = None if held is None else open_stream(held, replace(training, num_data=None), seed, Ranks(), device)
+    first = next(iter(stream.once()))
+    if likelihood is None:
+        likelihood = likelihoods.infer(first.targets)
+        _log.info("likelihood: %s, from the type of the targets (%s)", likelihood, first.targets.dtype)
+    probe = probed(module, first, likelihood, stream, device)
+    steps = training.steps or (epochs or 10) * stream.steps_per_epoch
+    plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
+    return Job(method, likelihood, stream, training, plan, ranks, device, seed, held_stream), probe
+
+
+@torch.no_grad()
+def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stream, device: torch.device) -> nn.Module:
+    """A copy of the network on its device (lazy layers filled in), seen to accept the data."""
+    network = copy.deepcopy(module).to(device)
+    check_finite(batch.inputs)
+    mode = network.training
+    network.eval()
+    try:
+        outputs = call(network, batch.inputs)
+    except (RuntimeError, TypeError, IndexError) as error:
+        shapes = InputSpec.of(batch.inputs).shapes
+        raise PosterityError(f"the network cannot take inputs of shape (batch, *{shapes[0]}): {error}") from error
+    finally:
+        network.train(mode)
+    if not isinstance(outputs, Tensor):
+        raise PosterityError(f"the network must return one tensor, got {type(outputs).__name__}")
+    targets = stream.targets if isinstance(stream, Resident) else batch.targets
+    likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
+    if likelihood.classifies and isinstance(stream, Resident) and bool((targets == targets.flatten()[0]).all()):
+        raise PosterityError(
+            f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
+        )
+    return network
+
+
+def _check_arguments(method: Method, epochs: int | None, members: int, training: Training) -> None:
+    if not isinstance(method, Method):
+        raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
+    if epochs is not None and training.steps is not None:
+        raise PosterityError("give epochs or Training(steps=...), not both")
+    if epochs is not None and epochs < 1:
+        raise PosterityError(f"epochs must be at least 1, got {epochs}")
+    if not isinstance(members, int) or members < 1:
+        raise PosterityError(f"members must be a positive number, got {members!r}")

@@ -1,0 +1,209 @@
+"""The one loop: every method is trained by these lines.
+
+For each draw and micro-batch
+
+    loss = −mean log p(y | f(x)) + penalty/num_data,
+
+backward, dividing nothing; then one average of the method's statistics over ranks; step; observe. Division by
+``num_data`` happens in this file and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from posterity.calling import call, check_finite, map_inputs, num_examples
+from posterity.methods.base import Method
+from posterity.optim.schedules import Pace, schedule
+from posterity.probability.likelihoods import Likelihood
+from posterity.run import Run
+from posterity.training.checkpoint import Checkpoint, set_global_generators
+from posterity.training.config import Callback, Training
+from posterity.training.distributed import Ranks
+from posterity.training.doctor import check_loss, check_method
+from posterity.training.stream import Stream
+from posterity.training.watch import Watch
+from posterity.types import Batch, Plan, PosterityError
+
+__all__ = ["Job", "train"]
+
+_LOOK_EVERY = 50  # steps between looks at the loss on a GPU, where each look waits for the device
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that one fit is given."""
+
+    method: Method
+    likelihood: Likelihood
+    stream: Stream
+    training: Training
+    plan: Plan
+    ranks: Ranks
+    device: torch.device
+    seed: int
+    held: Stream | None = None
+
+
+def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
+    """Bring a run to its last step, from its beginning or from its checkpoint."""
+    checkpoint = _checkpoint(job)
+    resumed = checkpoint.restore(run, job.device) if job.training.resume else None
+    pace, watch = _pace(job), Watch(job.likelihood, job.held, job.training.patience)
+    forward = torch.compile(run.module) if job.training.compile else run.module
+    run.module.train()
+    while run.step < job.plan.steps and not watch.stopped:
+        batches, position = job.stream.epoch(run.epoch), run.step % job.plan.steps_per_epoch
+        checkpoint.begin_epoch(job.device)
+        _skip(batches, position)
+        if resumed is not None:
+            set_global_generators(resumed, job.device)
+            resumed = None
+        for batch, size in batches:
+            _set_pace(run, pace)
+            watch.add(*_gradients(run, job, forward, batch, size))
+            _update(run, job)
+            if run.step % (1 if job.device.type == "cpu" else _LOOK_EVERY) == 0 or run.step == job.plan.steps:
+                check_loss(watch.last, run, checkpoint.path)
+            if run.step % job.plan.steps_per_epoch == 0 or run.step == job.plan.steps:
+                _end_epoch(run, job, watch, callbacks)
+            if checkpoint.due(run.step):
+                check_loss(watch.last, run, checkpoint.path)
+                checkpoint.save(run, job.device)
+            if run.step == job.plan.steps or watch.stopped:
+                break
+    watch.restore_best(run)
+
+
+def _gradients(
+    run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch, size: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum the gradients of all draws and micro-batches; the loss, and the last outputs with their targets."""
+    method, training = job.method, job.training
+    log_prob: Callable[[Tensor, Tensor], Tensor] = (run.noise or job.likelihood).log_prob  # type: ignore[union-attr,assignment]
+    if training.augment is not None:
+        batch = batch._replace(inputs=training.augment(batch.inputs, run.streams.local))
+    micros = _split(batch, training.accumulate)
+    run.entries = method.mc_samples * len(micros)
+    total = torch.zeros((), device=job.device)
+    for _ in range(method.mc_samples):
+        for micro in micros:
+            # A weight of 1 but for ragged pieces: the mean over entries and ranks is then the mean over the batch.
+            weight = len(micro.targets) * len(micros) * job.ranks.world / size
+            with method.perturb(run.optimizer, weight):
+                with _autocast(training, job.device):
+                    outputs = call(forward, micro.inputs)
+                if run.epoch == 0 and not job.stream.checked:
+                    check_finite(micro.inputs)
+                    job.likelihood.check(outputs, micro.targets)
+                each = log_prob(outputs.float() if training.autocast else outputs, micro.targets)
+                nll = -(each if micro.weights is None else each * micro.weights).mean()
+                loss = nll + method.penalty(run.module, run.temperature) / job.plan.num_data
+                (loss if weight == 1 else loss * weight).backward()
+            total += nll.detach() * weight
+    return total / run.entries, outputs.detach(), micro.targets
+
+
+def _update(run: Run, job: Job) -> None:
+    """Average over ranks, clip, step, observe."""
+    statistics = job.method.statistics(run)
+    if run.noise is not None:
+        noise = [p.grad / run.entries for p in run.noise.parameters() if p.grad is not None]
+        for p, g in zip(run.noise.parameters(), noise, strict=True):
+            p.grad = g
+        statistics = [*statistics, *noise]
+    job.ranks.average_(statistics)
+    if job.training.clip is not None:
+        _clip(run, job.training.clip)
+    run.optimizer.step()
+    run.optimizer.zero_grad()
+    if run.noise_optimizer is not None:
+        run.noise_optimizer.step()
+        run.noise_optimizer.zero_grad()
+    run.step += 1
+    run.collector.observe(run)
+
+
+def _end_epoch(run: Run, job: Job, watch: Watch, callbacks: tuple[Callback, ...]) -> None:
+    """Figures of the epoch, for the history, the callbacks and early stopping."""
+    job.ranks.average_([b for b in run.module.buffers() if b.is_floating_point()])
+    figures = watch.figures(run, job.ranks) | job.method.measures(run)
+    run.history.append({"epoch": run.step / run.plan.steps_per_epoch, **figures})
+    check_method(job.method, run)
+    for callback in callbacks if job.ranks.writes else ():
+        callback.on_epoch(run, figures)
+
+
+def _pace(job: Job) -> Pace:
+    """The method's own schedule, or the one asked for; both is an error."""
+    own, asked = job.method.schedule(job.plan), job.training.schedule
+    if own is not None and asked is not None:
+        raise PosterityError(f"{type(job.method).__name__} has a schedule of its own: leave Training(schedule=...) out")
+    chosen = schedule(asked or "cosine")
+    return own or Pace(lambda step: chosen.factor(step, job.plan), lambda step: 1.0)
+
+
+def _set_pace(run: Run, pace: Pace) -> None:
+    run.temperature, factor = pace.temperature(run.step), pace.lr(run.step)
+    for group in run.optimizer.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+        group["lr"] = group["initial_lr"] * factor
+        group["temperature"] = run.temperature
+
+
+def _clip(run: Run, norm: float) -> None:
+    """Scale the gradient to at most this norm, for each of the members that are trained together."""
+    gradients = [p.grad for p in run.module.parameters() if p.grad is not None]
+    if not gradients:
+        raise PosterityError("this method keeps its own statistics, so clip does not apply: leave it out")
+    if run.members == 1:
+        nn.utils.clip_grad_norm_(run.module.parameters(), norm)
+        return
+    squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)
+    factors = (norm / (squares.sqrt() + 1e-6)).clamp_max(1.0)
+    for g in gradients:
+        g.mul_(factors.view(-1, *[1] * (g.ndim - 1)))
+
+
+def _split(batch: Batch, pieces: int) -> list[Batch]:
+    """The batch in consecutive micro-batches."""
+    if pieces == 1:
+        return [batch]
+    size = -(-num_examples(batch.inputs) // pieces)
+    rows = [slice(start, start + size) for start in range(0, len(batch.targets), size)]
+    return [
+        Batch(
+            map_inputs(batch.inputs, lambda t, r=r: t[r]),  # type: ignore[misc]
+            batch.targets[r],
+            None if batch.weights is None else batch.weights[r],
+        )
+        for r in rows
+    ]
+
+
+def _skip(batches: Iterator[tuple[Batch, int]], count: int) -> None:
+    for _ in range(count):
+        next(batches)
+
+
+def _autocast(training: Training, device: torch.device) -> AbstractContextManager[object]:
+    return torch.autocast(device.type, torch.bfloat16) if training.autocast else nullcontext()
+
+
+def _checkpoint(job: Job) -> Checkpoint:
+    path = Path(job.training.checkpoint) if job.training.checkpoint else None
+    every = job.plan.count(job.training.checkpoint_every, "checkpoint_every")
+    identity = {
+        "method": repr(job.method),
+        "num_data": job.plan.num_data,
+        "steps": job.plan.steps,
+        "batch size": job.plan.batch_size,
+        "seed": job.seed,
+    }
+    return Checkpoint(path, every, identity, job.ranks)

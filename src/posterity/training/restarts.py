@@ -1,0 +1,195 @@
+"""Restarts: the same method from several initialisations gives a Mixture; from MAP, a deep ensemble.
+
+Where the method and the network allow it, all members are trained as one stacked network: every parameter gets a member
+dimension, the forward pass is a ``vmap``, the losses are summed, and an elementwise optimizer treats each member as it
+would alone. Elsewhere one after the other; on several ranks, each rank trains its share of them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from posterity.calling import arguments, map_inputs
+from posterity.posteriors import Mixture, Posterior
+from posterity.probability.likelihoods import pooled
+from posterity.random import RandomStreams, global_seed
+from posterity.run import NoCollector, Run
+from posterity.training.distributed import Ranks
+from posterity.training.fit import finish, fit_one, shown
+from posterity.training.loop import Job, train
+from posterity.training.stream import Resident
+from posterity.types import Batch, Inputs, Params, PosterityError
+
+__all__ = ["fit_members", "reinitialised"]
+
+_MEMBER_STRIDE = 10_007  # seeds 0, 1, 2 … of repeated experiments must not share members
+
+_STACKABLE = (
+    nn.Linear,
+    nn.Flatten,
+    nn.ReLU,
+    nn.GELU,
+    nn.Tanh,
+    nn.Sigmoid,
+    nn.SiLU,
+    nn.Softplus,
+    nn.LeakyReLU,
+    nn.Identity,
+    nn.LayerNorm,
+)
+_STACKABLE_ON_GPU = (nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.GroupNorm)
+
+
+def fit_members(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, job: Job, members: int) -> Mixture:
+    """The mixture of ``members`` fits."""
+    seeds = [job.seed + _MEMBER_STRIDE * i for i in range(members)]
+    networks = [_fresh(module, probe, seed, job.device) for seed in seeds]
+    jobs = [replace(job, seed=seed, stream=_reseeded(job, seed)) for seed in seeds]
+    if job.ranks.world > 1:
+        parts = _spread(networks, jobs, job.ranks)
+    elif _stackable(probe, job):
+        parts = _together(networks, jobs)
+    else:
+        parts = [fit_one(n, _numbered(own, i)) for i, (n, own) in enumerate(zip(networks, jobs, strict=True))]
+    shared = pooled([part.likelihood for part in parts])
+    for part in parts:
+        part.likelihood = shared
+    return Mixture(parts)
+
+
+def reinitialised(module: nn.Module, seed: int, device: torch.device) -> nn.Module:
+    """A copy with fresh weights, by each part's ``reset_parameters``."""
+    network = copy.deepcopy(module)
+    with global_seed(seed, device):
+        for name, part in reversed(list(network.named_modules())):  # children first: a parent may redraw its parts
+            reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+            if reset is not None:
+                reset()
+            elif list(part.parameters(recurse=False)):
+                raise PosterityError(
+                    f"part {name!r} ({type(part).__name__}) has parameters but no reset_parameters: "
+                    "pass a function that makes the network instead of the network"
+                )
+    return network
+
+
+class Stacked(nn.Module):
+    """Several networks of one architecture as one: parameters [members, ...], examples member after member."""
+
+    def __init__(self, networks: list[nn.Module]) -> None:
+        super().__init__()
+        self.members = len(networks)
+        self.names = [name for name, _ in networks[0].named_parameters()]
+        self._template = [copy.deepcopy(networks[0]).to("meta")]  # in a list, so that it is no submodule
+        for index, name in enumerate(self.names):
+            stacked = torch.stack([dict(n.named_parameters())[name].detach() for n in networks])
+            self.register_parameter(str(index), nn.Parameter(stacked))
+
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
+        """Outputs of every member on its own examples, [members · batch, ...]."""
+        params: Params = dict(zip(self.names, self.parameters(), strict=True))
+        inputs: Inputs = kwargs or args
+        own = map_inputs(inputs, lambda t: t.unflatten(0, (self.members, -1)))
+        outputs = vmap(self._one)(params, own)
+        return outputs.flatten(0, 1)
+
+    def _one(self, params: Params, inputs: Inputs) -> Tensor:
+        args, kwargs = arguments(inputs)
+        return functional_call(self._template[0], params, args, kwargs)
+
+    def member(self, index: int) -> Params:
+        """One member's weights."""
+        return {name: p.detach()[index] for name, p in zip(self.names, self.parameters(), strict=True)}
+
+
+class Together:
+    """The streams of several members, their batches side by side; each member keeps its own shuffle."""
+
+    def __init__(self, streams: list[Resident]) -> None:
+        self.streams = streams
+        first, self.checked = streams[0], True
+        self.num_data, self.batch_size, self.steps_per_epoch = first.num_data, first.batch_size, first.steps_per_epoch
+
+    def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
+        """Every member's batch, concatenated; the size is one member's, so that their losses add up."""
+        for own in zip(*(stream.epoch(index) for stream in self.streams), strict=True):
+            tensors = [batch.inputs for batch, _ in own]
+            yield Batch(torch.cat(tensors), torch.cat([batch.targets for batch, _ in own])), own[0][1]
+
+    def once(self) -> Iterator[Batch]:
+        """Every example once, in order."""
+        return self.streams[0].once()
+
+
+def _together(networks: list[nn.Module], jobs: list[Job]) -> list[Posterior]:
+    """Train all members as one stacked network."""
+    job = replace(jobs[0], stream=Together([own.stream for own in jobs]))  # type: ignore[misc]
+    stacked = Stacked(networks).to(job.device)
+    streams = RandomStreams.from_seed(job.seed, 0, job.device)
+    optimizer = job.method.optimizer(stacked, job.plan, streams)
+    run = Run(stacked, optimizer, NoCollector(), job.plan, streams, members=len(networks))
+    with shown(job, f"{type(job.method).__name__} × {len(networks)}") as callbacks:
+        train(run, job, callbacks)
+    posteriors = []
+    for index, (network, own) in enumerate(zip(networks, jobs, strict=True)):
+        network.load_state_dict(stacked.member(index), strict=False)
+        alone = Run(network, optimizer, NoCollector(), job.plan, streams, step=run.step, history=run.history)
+        posteriors.append(finish(alone, own))
+    return posteriors
+
+
+def _spread(networks: list[nn.Module], jobs: list[Job], ranks: Ranks) -> list[Posterior]:
+    """Every rank trains its share alone; all ranks end with all members."""
+    own = {
+        i: fit_one(
+            networks[i],
+            _numbered(replace(jobs[i], ranks=Ranks(), stream=_reseeded(jobs[i], jobs[i].seed, alone=True)), i),
+        )
+        for i in range(ranks.rank, len(jobs), ranks.world)
+    }
+    device = jobs[0].device
+    gathered = {i: q for part in ranks.gather({i: q.to("cpu") for i, q in own.items()}) for i, q in part.items()}
+    return [gathered[i].to(device) for i in range(len(jobs))]
+
+
+def _fresh(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, seed: int, device: torch.device) -> nn.Module:
+    if isinstance(module, nn.Module):
+        return reinitialised(probe, seed, device)
+    with global_seed(seed, device):
+        return module().to(device)
+
+
+def _reseeded(job: Job, seed: int, alone: bool = False) -> Resident:
+    """The same data in this member's own order; a loader shuffles by itself."""
+    stream = job.stream
+    if not isinstance(stream, Resident):
+        return stream  # type: ignore[return-value]
+    return Resident(stream.inputs, stream.targets, stream.batch_size, seed, None if alone else stream.ranks)
+
+
+def _numbered(job: Job, index: int) -> Job:
+    """Each member checkpoints in a file of its own."""
+    if job.training.checkpoint is None:
+        return job
+    return replace(job, training=replace(job.training, checkpoint=f"{job.training.checkpoint}.{index}"))
+
+
+def _stackable(network: nn.Module, job: Job) -> bool:
+    """Whether the members can be one stacked network, and gain by it on this device."""
+    allowed = _STACKABLE + (_STACKABLE_ON_GPU if job.device.type == "cuda" else ())
+    leaves = [m for m in network.modules() if not list(m.children())]
+    return (
+        job.method.vectorises
+        and isinstance(job.stream, Resident)
+        and isinstance(job.stream.inputs, Tensor)
+        and job.likelihood.trainable() is None
+        and job.training.patience is None
+        and not list(network.buffers())
+        and all(isinstance(leaf, allowed) for leaf in leaves)
+    )

@@ -1,0 +1,168 @@
+"""Where the loop's batches come from: tensors that stay on the device, or the user's DataLoader.
+
+A stream gives, for any epoch and position, this rank's share of each global batch, so that a run can be taken up in the
+middle of an epoch and two ranks see together what one process would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset, default_collate
+
+from posterity.calling import as_batch, check_finite, map_inputs, num_examples
+from posterity.random import generator_for
+from posterity.training.config import Training
+from posterity.training.distributed import Ranks
+from posterity.types import Batch, Inputs, PosterityError
+
+__all__ = ["Resident", "Stream", "open_stream", "split_off"]
+
+_EPOCH_STRIDE = 15_485_863  # a prime: epochs of nearby seeds do not share their shuffles
+
+
+class Stream(Protocol):
+    """Batches by epoch."""
+
+    num_data: int
+    batch_size: int
+    steps_per_epoch: int
+    checked: bool
+    """Whether all of the data has been looked at before the first step."""
+
+    def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
+        """This rank's part of each batch, and the size of the whole batch."""
+        ...
+
+    def once(self) -> Iterator[Batch]:
+        """Every example once, in order."""
+        ...
+
+
+class Resident:
+    """Tensors on the device, shuffled anew every epoch and sliced there."""
+
+    checked = True
+
+    def __init__(self, inputs: Inputs, targets: Tensor, batch_size: int, seed: int, ranks: Ranks | None = None) -> None:
+        self.inputs, self.targets = inputs, targets
+        self.num_data = len(targets)
+        self.batch_size = min(batch_size, self.num_data)
+        self.seed, self.ranks = seed, ranks or Ranks()
+        tail = self.num_data % self.batch_size
+        # A last batch too small to give every rank an example is left out of that epoch.
+        self.steps_per_epoch = self.num_data // self.batch_size + (tail >= self.ranks.world)
+        if self.batch_size < self.ranks.world:
+            raise PosterityError(f"a batch of {self.batch_size} cannot be shared by {self.ranks.world} ranks")
+
+    def order(self, index: int) -> Tensor:
+        """The shuffle of an epoch: a pure function of seed and epoch."""
+        shuffled = torch.randperm(self.num_data, generator=generator_for(self.seed + _EPOCH_STRIDE * (index + 1)))
+        return shuffled.to(self.targets.device)
+
+    def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
+        """Slices of the shuffled data."""
+        for chosen in self.order(index).split(self.batch_size)[: self.steps_per_epoch]:
+            own = chosen[self.ranks.rank :: self.ranks.world]
+            inputs = map_inputs(self.inputs, lambda t, own=own: t.index_select(0, own))  # type: ignore[misc]
+            yield Batch(inputs, self.targets.index_select(0, own)), len(chosen)
+
+    def once(self) -> Iterator[Batch]:
+        """Every example once, in order."""
+        for start in range(0, self.num_data, self.batch_size):
+            part = slice(start, start + self.batch_size)
+            yield Batch(map_inputs(self.inputs, lambda t, part=part: t[part]), self.targets[part])  # type: ignore[misc]
+
+
+class FromLoader:
+    """A user's DataLoader; every rank takes its rows of each batch, unless the loader's sampler shards already."""
+
+    checked = False
+
+    def __init__(self, loader: Iterable[Any], device: torch.device, num_data: int | None, ranks: Ranks) -> None:
+        self.loader, self.device = loader, device
+        sharded = isinstance(getattr(loader, "sampler", None), DistributedSampler)
+        self.part = slice(None) if sharded else slice(ranks.rank, None, ranks.world)
+        self.copies = ranks.world if sharded else 1
+        self.steps_per_epoch, self.num_data, self.batch_size = _measure(loader, num_data)
+
+    def _batches(self) -> Iterator[Batch]:
+        for item in self.loader:
+            batch = as_batch(item)
+            move = lambda t: t.to(self.device, non_blocking=True)  # noqa: E731
+            weights = None if batch.weights is None else move(batch.weights)
+            yield Batch(map_inputs(batch.inputs, move), move(batch.targets), weights)
+
+    def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
+        """The loader's batches, this rank's rows of them."""
+        for batch in self._batches():
+            inputs = map_inputs(batch.inputs, lambda t: t[self.part])
+            weights = None if batch.weights is None else batch.weights[self.part]
+            yield Batch(inputs, batch.targets[self.part], weights), self.copies * len(batch.targets)
+
+    def once(self) -> Iterator[Batch]:
+        """The loader's batches, in its own order."""
+        return self._batches()
+
+
+def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: torch.device) -> Stream:
+    """A stream over a DataLoader, a Dataset, or a pair of tensors."""
+    if isinstance(data, DataLoader) or (not isinstance(data, Dataset | tuple | list) and isinstance(data, Iterable)):
+        return FromLoader(data, device, training.num_data, ranks)
+    inputs, targets = as_tensors(data)
+    if training.num_data not in (None, len(targets)):
+        raise PosterityError(f"num_data={training.num_data} was given, but the data holds {len(targets)} examples")
+    check_finite(inputs)
+    inputs = map_inputs(inputs, lambda t: t.to(device))
+    return Resident(inputs, targets.to(device), training.batch_size, seed, ranks)
+
+
+def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
+    """Inputs and targets of a pair of tensors or of a map-style Dataset, as whole tensors."""
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    elif isinstance(data, Dataset):
+        if len(data) == 0:  # type: ignore[arg-type]
+            raise PosterityError("the data set is empty")
+        data = default_collate([data[i] for i in range(len(data))])  # type: ignore[arg-type]
+    batch = as_batch(data)
+    targets = torch.as_tensor(batch.targets)
+    inputs = batch.inputs if isinstance(batch.inputs, dict | tuple | list) else torch.as_tensor(batch.inputs)
+    if len(targets) == 0:
+        raise PosterityError("the data set is empty")
+    if num_examples(inputs) != len(targets):
+        raise PosterityError(f"there are {num_examples(inputs)} inputs but {len(targets)} targets")
+    return inputs, targets
+
+
+def split_off(data: Any, fraction: float, seed: int) -> tuple[tuple[Inputs, Tensor], tuple[Inputs, Tensor]]:
+    """The data without a random fraction, and that fraction."""
+    if isinstance(data, DataLoader):
+        raise PosterityError(
+            "a validation fraction needs tensors or a Dataset; give a validation loader beside a loader"
+        )
+    inputs, targets = as_tensors(data)
+    order = torch.randperm(len(targets), generator=generator_for(seed)).to(targets.device)
+    held = max(1, round(fraction * len(targets)))
+    if held >= len(targets):
+        raise PosterityError(f"holding out {held} of {len(targets)} examples leaves none to train on")
+    take = lambda rows: (map_inputs(inputs, lambda t: t[rows]), targets[rows])  # noqa: E731
+    return take(order[held:]), take(order[:held])
+
+
+def _measure(loader: Iterable[Any], num_data: int | None) -> tuple[int, int, int]:
+    """Steps an epoch, N, and batch size of a loader, from what it says of itself or by one pass over it."""
+    dataset = getattr(loader, "dataset", None)
+    try:
+        steps, known = len(loader), len(dataset)  # type: ignore[arg-type]
+    except TypeError:
+        sizes = [len(as_batch(item).targets) for item in loader]
+        steps, known = len(sizes), sum(sizes)
+    if steps == 0 or known == 0:
+        raise PosterityError("the loader gives no batches")
+    if num_data not in (None, known):
+        raise PosterityError(f"num_data={num_data} was given, but the loader's data set holds {known} examples")
+    return steps, known, getattr(loader, "batch_size", None) or -(-known // steps)

@@ -1,0 +1,99 @@
+"""The figures of an epoch, and when to stop: loss and accuracy as sums on the device, validation loss, best so far."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.calling import call
+from posterity.probability.likelihoods import Likelihood
+from posterity.run import Run
+from posterity.training.distributed import Ranks
+from posterity.training.stream import Stream
+
+__all__ = ["Watch"]
+
+
+class Watch:
+    """Keeps the sums of the current epoch and the best state so far.
+
+    Args:
+        likelihood: What the loss is, and whether there is an accuracy.
+        held: Validation data, if any.
+        patience: Epochs without a better validation loss before the run is stopped; None never stops it.
+    """
+
+    def __init__(self, likelihood: Likelihood, held: Stream | None, patience: int | None) -> None:
+        self.likelihood, self.held, self.patience = likelihood, held, patience
+        self.best, self.waited, self.stopped = math.inf, 0, False
+        self.best_state: dict[str, Any] | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self.loss: Tensor | None = None
+        self.steps, self.correct, self.seen = 0, None, 0
+
+    def add(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
+        """Take in one step."""
+        self.latest = loss
+        self.loss = loss if self.loss is None else self.loss + loss
+        self.steps += 1
+        self.outputs, self.targets = outputs, targets
+
+    @property
+    def last(self) -> float:
+        """The latest step's loss; on a GPU this waits for it."""
+        return float(self.latest)
+
+    def figures(self, run: Run, ranks: Ranks) -> dict[str, float]:
+        """The epoch's figures; starts the next epoch's sums."""
+        loss = torch.as_tensor(self.loss) / self.steps
+        ranks.average_([loss])
+        figures = {"loss": float(loss), "lr": float(run.optimizer.param_groups[0]["lr"])}
+        if self.likelihood.classifies:
+            right = self.likelihood.probs(self.outputs).argmax(-1) == self.targets.view(
+                self.outputs.shape[:1] + self.targets.shape[1:]
+            )
+            figures["accuracy"] = float(right.float().mean())
+        if self.held is not None:
+            figures["validation_loss"] = held_out_loss(run, self.likelihood, self.held)
+            self._judge(figures["validation_loss"], run)
+        self._clear()
+        return figures
+
+    def _judge(self, loss: float, run: Run) -> None:
+        if self.patience is None:
+            return
+        if loss < self.best:
+            self.best, self.waited = loss, 0
+            self.best_state = copy.deepcopy(
+                {"module": run.module.state_dict(), "collector": run.collector.state_dict()}
+            )
+        else:
+            self.waited += 1
+            self.stopped = self.waited >= self.patience
+
+    def restore_best(self, run: Run) -> None:
+        """Put the best weights back, where early stopping kept any."""
+        if self.best_state is not None:
+            run.module.load_state_dict(self.best_state["module"])
+            run.collector.load_state_dict(self.best_state["collector"])
+
+
+@torch.no_grad()
+def held_out_loss(run: Run, likelihood: Likelihood, held: Stream) -> float:
+    """Mean negative log-likelihood on validation data at the current weights, in eval mode."""
+    log_prob = (run.noise or likelihood).log_prob  # type: ignore[union-attr]
+    run.module.eval()
+    try:
+        sums = [
+            (log_prob(call(run.module, batch.inputs), batch.targets).sum(), len(batch.targets))  # type: ignore[operator]
+            for batch in held.once()
+        ]
+    finally:
+        run.module.train()
+    return -float(sum(float(s) for s, _ in sums)) / sum(n for _, n in sums)

@@ -1,0 +1,88 @@
+"""Every method and every posterior, once: whoever adds one here inherits all checks of this folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+import posterity as pst
+from posterity.methods import Method
+from posterity.posteriors import (
+    DiagonalGaussian,
+    Empirical,
+    FullGaussian,
+    LowRankGaussian,
+    Mixture,
+    Posterior,
+    Stochastic,
+)
+from posterity.posteriors.stochastic import with_dropout
+
+
+@dataclass(frozen=True)
+class MethodCase:
+    """A method, small enough to fit in a fraction of a second.
+
+    Attributes:
+        name: Its name in the shell.
+        method: The method.
+        noiseless: Whether training draws no noise, so that micro-batches and ranks must reproduce it exactly.
+        training: What its training needs besides the contract's own settings.
+    """
+
+    name: str
+    method: Method
+    noiseless: bool = False
+    training: dict[str, object] = field(default_factory=dict)
+
+
+METHOD_CASES = [
+    MethodCase("map", pst.MAP(), noiseless=True),
+    MethodCase("dropout", pst.Dropout(rate=0.2, insert=("2",))),
+]
+
+
+def network(dtype: torch.dtype = torch.float64) -> nn.Module:
+    """A small network with fixed weights."""
+    with torch.random.fork_rng():
+        net = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 3)).to(dtype)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator, dtype=torch.float64) * 0.3)
+    return net
+
+
+def data(dtype: torch.dtype = torch.float64, n: int = 96) -> tuple[Tensor, Tensor]:
+    """Three classes that a line can almost tell apart."""
+    generator = torch.Generator().manual_seed(4)
+    inputs = torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    targets = (inputs[:, :3] + 0.3 * torch.randn(n, 3, generator=generator, dtype=torch.float64)).argmax(1)
+    return inputs.to(dtype), targets
+
+
+def posteriors() -> dict[str, Posterior]:
+    """One of each kind, over the small network."""
+    net, likelihood = network(), pst.likelihoods.Categorical()
+    generator = torch.Generator().manual_seed(5)
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    std = {name: 0.05 + 0.1 * torch.rand(p.shape, generator=generator, dtype=p.dtype) for name, p in mean.items()}
+    weights_only = {name: s for name, s in std.items() if name.endswith("weight")}
+    total = sum(p.numel() for p in mean.values())
+    deviations = 0.1 * torch.randn(4, total, generator=generator, dtype=torch.float64)
+    factor = torch.eye(total, dtype=torch.float64) * 0.1 + 0.01 * torch.randn(
+        total, total, generator=generator, dtype=torch.float64
+    )
+    points = [{n: p + 0.1 * i for n, p in mean.items()} for i in range(5)]
+    diagonal = DiagonalGaussian(net, likelihood, mean, std, seed=1)
+    return {
+        "diagonal": diagonal,
+        "diagonal, biases fixed": DiagonalGaussian(net, likelihood, mean, weights_only),
+        "low-rank": LowRankGaussian(net, likelihood, mean, std, deviations, 0.5),
+        "full": FullGaussian(net, likelihood, mean, torch.linalg.cholesky(factor @ factor.T)),
+        "empirical": Empirical(net, likelihood, points),
+        "stochastic": Stochastic(with_dropout(net, {"2": 0.3}), likelihood),
+        "mixture": Mixture([diagonal, DiagonalGaussian(net, likelihood, points[3], std, seed=2)]),
+    }
