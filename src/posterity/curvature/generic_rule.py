@@ -6,6 +6,7 @@ uses no random numbers. That is checked: what the layer gave on the batch must b
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,14 +81,17 @@ def _add_squares(module: nn.Module, sink: Sink, call: _Call, gradients: list[Ten
         return [leaves[i].squeeze(0) for i in call.places]
 
     def gradient(own: list[Tensor], d: list[Tensor]) -> tuple[list[Tensor], Params]:
-        out, pull = vjp(lambda p: outputs(p, own), params)
+        out, pull = vjp(lambda p: outputs(p, own), params)  # type: ignore[misc]
         return out, pull(d)[0]
 
     size = _CHUNK * examples_at_once(sum(p.numel() for p in params.values()), gradients[0].device)
     for start in range(0, batch, size):
         part = slice(start, start + size)
+        own, d = [call.inputs[i][part] for i in mapped], [g[part] for g in gradients]
         try:
-            again, squares = vmap(gradient)([call.inputs[i][part] for i in mapped], [g[part] for g in gradients])
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "There is a performance drop")  # that was said already
+                again, squares = vmap(gradient)(own, d)
         except RuntimeError as error:
             raise PosterityError(f"{sink.label} has no per-example gradients: {error}") from error
         _check_same(sink.label, again, [out[part] for out in call.outputs])

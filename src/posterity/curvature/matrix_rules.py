@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.conv import _ConvNd
 
 from posterity.curvature.conv_kernel import fused_moments
 from posterity.curvature.outer import add_moments, examples_at_once
@@ -29,12 +30,12 @@ from posterity.types import PosterityError
 LIFT = 2.0**30
 
 
-def linear(module: nn.Module, original: Forward, sink: Sink) -> Forward:
+def linear(module: nn.Linear, original: Forward, sink: Sink) -> Forward:
     """Linear layers, with any dimensions between the batch and the features."""
     return lambda x: _Linear.apply(x, module.weight, module.bias, sink)
 
 
-def convolution(module: nn.Module, original: Forward, sink: Sink) -> Forward:
+def convolution(module: _ConvNd, original: Forward, sink: Sink) -> Forward:
     """Convolutions of one, two or three dimensions with any stride, padding, dilation and groups."""
     windows = Windows.of(module)
     return lambda x: _Convolution.apply(pad_explicitly(module, x), module.weight, module.bias, windows, sink)
@@ -129,7 +130,9 @@ def _conv_input(windows: Windows, d: Tensor, x: Tensor, weight: Tensor) -> Tenso
 def _conv_weight(sink: Sink, windows: Windows, d: Tensor, x: Tensor, scale: float) -> Tensor:
     out = sink.sums["weight"]
     fused = fused_moments(out, windows, d, x, scale)
-    return fused if fused is not None else _conv_weight_by_patches(sink, windows, d.to(out.dtype), x.to(out.dtype), scale)
+    if fused is not None:
+        return fused
+    return _conv_weight_by_patches(sink, windows, d.to(out.dtype), x.to(out.dtype), scale)
 
 
 def _conv_weight_by_patches(sink: Sink, windows: Windows, d: Tensor, x: Tensor, scale: float) -> Tensor:

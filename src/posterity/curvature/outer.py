@@ -20,7 +20,7 @@ import math
 import torch
 from torch import Tensor
 
-PAIR_POSITIONS = 6  # beyond this the pairs cost more than the examples' own gradients
+PAIR_POSITIONS = 6  # beyond this the pairs cost more than the examples' own gradients; at most GEMM_POSITIONS
 GEMM_POSITIONS = 16  # up to here a second product is cheaper than adding up the examples' gradients
 CACHE_FLOATS = 2**18  # of the workspaces: a megabyte, half of a present-day core's own cache
 DEVICE_FLOATS = 2**26  # of the workspaces on an accelerator, which wants few large kernels
@@ -53,12 +53,12 @@ def examples_at_once(per_example: int, device: torch.device) -> int:
 
 def add_moments(total: Tensor, squares: Tensor, G: Tensor, U: Tensor, workspace: Workspace) -> None:
     """Add Σᵢ GᵢᵀUᵢ to ``total`` and Σᵢ (GᵢᵀUᵢ)² to ``squares``, both [groups, O, K]."""
-    positions, (O, K) = G.shape[2], squares.shape[1:]
+    positions, (rows, columns) = G.shape[2], squares.shape[1:]
     if positions <= GEMM_POSITIONS:
         total.baddbmm_(G.flatten(1, 2).transpose(1, 2), U.flatten(1, 2))
     if positions <= PAIR_POSITIONS:
         return _add_by_pairs(squares, G, U, workspace)
-    if 8 * O * K <= workspace_floats(U.device):
+    if workspace_floats(U.device) >= 8 * rows * columns:
         return _add_by_chunks(total, squares, G, U, workspace)
     return _add_one_by_one(total, squares, G, U, workspace)
 
@@ -80,23 +80,23 @@ def _add_by_pairs(squares: Tensor, G: Tensor, U: Tensor, workspace: Workspace) -
 
 
 def _add_by_chunks(total: Tensor, squares: Tensor, G: Tensor, U: Tensor, workspace: Workspace) -> None:
-    (groups, n, positions), (O, K) = G.shape[:3], squares.shape[1:]
-    size = examples_at_once(groups * O * K, U.device)
+    (groups, n, positions), (rows, columns) = G.shape[:3], squares.shape[1:]
+    size = examples_at_once(groups * rows * columns, U.device)
     for start in range(0, n, size):
         g, u = G[:, start : start + size].flatten(0, 1), U[:, start : start + size].flatten(0, 1)
-        product = torch.bmm(g.transpose(1, 2), u, out=workspace.take("product", (len(g), O, K), U))
-        by_group = product.view(groups, -1, O, K)
+        product = torch.bmm(g.transpose(1, 2), u, out=workspace.take("product", (len(g), rows, columns), U))
+        by_group = product.view(groups, -1, rows, columns)
         if positions > GEMM_POSITIONS:
             total.add_(by_group.sum(1))
         squares.add_(by_group.square_().sum(1))
 
 
 def _add_one_by_one(total: Tensor, squares: Tensor, G: Tensor, U: Tensor, workspace: Workspace) -> None:
-    (groups, n), (O, K) = G.shape[:2], squares.shape[1:]
-    rows = max(1, min(O, workspace_floats(U.device) // (2 * K)))
+    (groups, n), (rows, columns) = G.shape[:2], squares.shape[1:]
+    height = max(1, min(rows, workspace_floats(U.device) // (2 * columns)))
     for group in range(groups):
-        for start in range(0, O, rows):
-            row = slice(start, min(start + rows, O))
+        for start in range(0, rows, height):
+            row = slice(start, min(start + height, rows))
             some, some_squares = total[group, row], squares[group, row]
             product = workspace.take("product", tuple(some.shape), U)
             for i in range(n):

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.conv import _ConvNd
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Windows:
     groups: int
 
     @classmethod
-    def of(cls, conv: nn.Module) -> Windows:
+    def of(cls, conv: _ConvNd) -> Windows:
         """The windows of a ``Conv1d``, ``Conv2d`` or ``Conv3d`` after ``pad_explicitly``."""
-        padding = (0,) * len(conv.kernel_size) if _pads_explicitly(conv) else conv.padding
+        padding = (0,) * len(conv.kernel_size) if _pads_explicitly(conv) else tuple(map(int, conv.padding))
         return cls(conv.kernel_size, conv.stride, padding, conv.dilation, conv.groups)
 
     def positions(self, spatial: Sequence[int]) -> tuple[int, ...]:
@@ -49,14 +50,14 @@ class Windows:
         return run_last >= run_first
 
     def prepare(self, x: Tensor, channels_last: bool) -> Tensor:
-        """The padded input with its groups in front: [groups, B, *spatial, channel], or [groups, B, channel, *spatial]."""
+        """The padded input, groups in front: [groups, B, *spatial, channel] or [groups, B, channel, *spatial]."""
         if any(self.padding):
             x = F.pad(x, [pad for pad in reversed(self.padding) for _ in (0, 1)])
         x = x.unflatten(1, (self.groups, -1)).transpose(0, 1)
         return x.movedim(2, -1).contiguous() if channels_last else x
 
     def patches(self, prepared: Tensor, channels_last: bool) -> Tensor:
-        """A view of every patch: [groups, B, *positions, *kernel, channel] or [groups, B, channel, *kernel, *positions]."""
+        """A view: [groups, B, *positions, *kernel, channel], or [groups, B, channel, *kernel, *positions]."""
         dims = len(self.kernel)
         first = 2 if channels_last else 3
         spatial, steps = prepared.shape[first : first + dims], prepared.stride()[first : first + dims]
@@ -82,11 +83,11 @@ class Windows:
         return rows.unflatten(1, (-1, *self.kernel))
 
 
-def _pads_explicitly(conv: nn.Module) -> bool:
+def _pads_explicitly(conv: _ConvNd) -> bool:
     return isinstance(conv.padding, str) or conv.padding_mode != "zeros"
 
 
-def pad_explicitly(conv: nn.Module, x: Tensor) -> Tensor:
+def pad_explicitly(conv: _ConvNd, x: Tensor) -> Tensor:
     """Apply the padding that ``Windows`` cannot express: 'same' (it may be lopsided), reflect, replicate, circular."""
     if not _pads_explicitly(conv):
         return x

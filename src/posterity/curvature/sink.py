@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posterity.curvature.outer import Workspace
 from posterity.types import Params, PosterityError
@@ -69,7 +69,7 @@ class Sink:
         return examples / shared.weight
 
 
-Rule = Callable[[nn.Module, Forward, Sink], Forward]
+Rule = Callable[[Any, Forward, Sink], Forward]
 """Makes a layer's forward for the time of a capture from the layer, its own forward, and where its squares go."""
 
 

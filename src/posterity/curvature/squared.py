@@ -95,7 +95,7 @@ class SquareCapture:
     def __init__(self, module: nn.Module, sums: Params | None = None) -> None:
         _check_used_once(module)
         trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self.sums = {name: torch.zeros_like(p) for name, p in trainable.items()} if sums is None else sums
+        self.sums = {name: _zeros(p) for name, p in trainable.items()} if sums is None else sums
         self._pass = Pass()
         self._units: dict[str, nn.Module] = {}
         self._forwards: list[tuple[nn.Module, Forward]] = []
@@ -110,17 +110,17 @@ class SquareCapture:
     def on(self, weight: float = 1.0) -> Iterator[None]:
         """Watch one backward pass, of a loss that was multiplied by ``weight``."""
         self._pass.restart(weight)
-        before = [unit.__dict__.get("forward") for unit, _ in self._forwards]
+        before: list[Forward | None] = [unit.__dict__.get("forward") for unit, _ in self._forwards]
         for unit, forward in self._forwards:
             unit.__dict__["forward"] = forward
         try:
             yield
         finally:
-            for (unit, _), forward in zip(self._forwards, before, strict=True):
-                if forward is None:
+            for (unit, _), own in zip(self._forwards, before, strict=True):
+                if own is None:
                     del unit.__dict__["forward"]
                 else:
-                    unit.__dict__["forward"] = forward
+                    unit.__dict__["forward"] = own
 
     def check_complete(self, with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient without its layer being called."""
@@ -149,6 +149,10 @@ def _rule(unit: nn.Module, label: str) -> Rule:
         warnings.warn(message, PosterityWarning, stacklevel=4)
         return generic
     return rule
+
+
+def _zeros(p: Tensor) -> Tensor:
+    return torch.zeros_like(p, memory_format=torch.contiguous_format, requires_grad=False)
 
 
 def _check_used_once(module: nn.Module) -> None:

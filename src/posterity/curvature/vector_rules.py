@@ -12,12 +12,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from posterity.curvature.sink import Forward, Sink, watched
 from posterity.types import PosterityError
 
 
-def batch_norm(module: nn.Module, original: Forward, sink: Sink) -> Forward:
+def batch_norm(module: _BatchNorm, original: Forward, sink: Sink) -> Forward:
     """BatchNorm; per-example gradients exist only with the batch statistics held fixed."""
 
     def normalised(x: Tensor) -> Tensor:
@@ -28,7 +29,7 @@ def batch_norm(module: nn.Module, original: Forward, sink: Sink) -> Forward:
     return _normalisation(original, sink, normalised, _sum_behind_channels)
 
 
-def group_norm(module: nn.Module, original: Forward, sink: Sink) -> Forward:
+def group_norm(module: nn.GroupNorm, original: Forward, sink: Sink) -> Forward:
     """GroupNorm: every example has statistics of its own."""
 
     def normalised(x: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ def group_norm(module: nn.Module, original: Forward, sink: Sink) -> Forward:
     return _normalisation(original, sink, normalised, _sum_behind_channels)
 
 
-def layer_norm(module: nn.Module, original: Forward, sink: Sink) -> Forward:
+def layer_norm(module: nn.LayerNorm, original: Forward, sink: Sink) -> Forward:
     """LayerNorm over the trailing dimensions; those between them and the batch are positions."""
 
     def normalised(x: Tensor) -> Tensor:
@@ -69,10 +70,10 @@ def _normalisation(original: Forward, sink: Sink, normalised: Forward, per_examp
     return watched(original, backward)
 
 
-def embedding(module: nn.Module, original: Forward, sink: Sink) -> Forward:
+def embedding(module: nn.Embedding, original: Forward, sink: Sink) -> Forward:
     """Embedding tables: positions of one example with the same index add up before they are squared."""
     if module.sparse or module.max_norm is not None or module.scale_grad_by_freq:
-        raise PosterityError(f"{sink.label}: squared gradients of sparse, max_norm or scale_grad_by_freq embeddings")
+        raise PosterityError(f"{sink.label} is sparse, or has max_norm or scale_grad_by_freq: not supported")
 
     @torch.no_grad()
     def backward(indices: Tensor, d: Tensor, call: object) -> None:

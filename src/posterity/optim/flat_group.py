@@ -17,16 +17,15 @@ PerWeight = float | Mapping[str, float | Tensor]
 class FlatGroup:
     """Named vectors as long as all parameters of a group together; each is allocated when first asked for.
 
-    Elementwise work runs on whole vectors, without fresh allocations. The parameters keep their own storage, so that nothing in the user's module
-    changes; they are read and written through lists of views.
+    Elementwise work runs on whole vectors, without fresh allocations. The parameters keep their own storage, so that
+    nothing in the user's module changes; they are read and written through lists of views.
     """
 
     def __init__(self, params: Sequence[Tensor], names: Sequence[str]) -> None:
         kinds = {(p.dtype, p.device) for p in params}
-        if len(kinds) != 1 or not params[0].dtype in (torch.float32, torch.float64):
-            raise PosterityError(
-                f"the parameters of a group must all be float32 or all float64 on one device, got {sorted(map(str, kinds))}"
-            )
+        if len(kinds) != 1 or params[0].dtype not in (torch.float32, torch.float64):
+            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise PosterityError(f"a group's parameters must all be float32 or all float64 on one device, got {found}")
         self.params = list(params)
         self.layout = Layout(tuple(names), tuple(p.shape for p in params))
         self._vectors: Params = {}

@@ -171,7 +171,7 @@ class SampledOptimizer(torch.optim.Optimizer):
     def statistics(self) -> list[Tensor]:
         """The means over the passes of this step, as the tensors that processes must average before ``step``."""
         if not self._entries:
-            raise PosterityError("there are no gradients: run a backward pass inside `with optimizer.sampled_weights()`")
+            raise PosterityError("there is no gradient: call loss.backward() inside `with optimizer.sampled_weights()`")
         tensors = [tensor for flat in self._flat for tensor in self._accumulators(flat)]
         if self._entries > 1:
             torch._foreach_div_(tensors, float(self._entries))
@@ -182,10 +182,12 @@ class SampledOptimizer(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update from the statistics collected since the last; clears them."""
         if closure is not None:
-            raise PosterityError("step() takes no closure: run the backward pass inside `with optimizer.sampled_weights()`")
+            raise PosterityError("step() takes no closure: run the backward pass in `with optimizer.sampled_weights()`")
         if hasattr(self, "found_inf"):
-            raise PosterityError(f"{type(self).__name__} cannot be stepped by a GradScaler, whose scaling would bias the "
-                                 "curvature: use bfloat16 autocast without a scaler")
+            raise PosterityError(
+                f"{type(self).__name__} cannot be stepped by a GradScaler, whose scaling would bias the curvature: "
+                "use bfloat16 autocast without a scaler"
+            )
         self.statistics()
         for group, flat in zip(self.param_groups, self._flat, strict=True):
             group["step"] += 1

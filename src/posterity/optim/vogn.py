@@ -10,8 +10,8 @@ With K draws w ~ q, and ∇ℓᵢ the gradient of example i,
     μ ← μ - lr m / (s + δ̃ + γ)
 
 β₂ is how much of the old curvature is kept, as everywhere in torch; the paper and its code call the new part β₂. The
-tempering is the one whose fixed point has the precision N h / τ + δ. In the paper's pseudo-code, s ← (1 - τ β₂) s + β₂ ĥ
-with the variance 1 / (N (s + δ̃)), the prior would end up weighted by τ; the two agree at τ = 1 only.
+tempering is the one whose fixed point has the precision N h / τ + δ. With the paper's s ← (1 - τ β₂) s + β₂ ĥ and the
+variance 1 / (N (s + δ̃)) the prior would end up weighted by τ; the two agree at τ = 1 only.
 
 ĥ is exactly the mean of squared per-example gradients, convolution biases and BatchNorm included (``curvature``).
 BatchNorm's scale and shift stay deterministic and without prior unless asked: their noise would be shared by a channel.
@@ -20,7 +20,6 @@ BatchNorm's scale and shift stay deterministic and without prior unless asked: t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -33,12 +32,6 @@ from posterity.curvature.squared import SquareCapture
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
 from posterity.types import Params, PosterityError, check_fraction, check_positive
-
-
-def vogn_step(mean: Tensor, momentum: Tensor, gradient: Tensor, precision: Tensor, lr: float, beta1: float) -> None:
-    """m ← β₁ m + g, μ ← μ - lr m / precision, in place; ``gradient`` holds the prior's too."""
-    torch.add(gradient, momentum, alpha=beta1, out=momentum)
-    mean.addcdiv_(momentum, precision, value=-lr)
 
 
 class VOGN(SampledOptimizer):
@@ -82,7 +75,8 @@ class VOGN(SampledOptimizer):
         stochastic_batchnorm: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_positive(prior_precision=prior_precision, temperature=temperature, augmentation_factor=augmentation_factor)
+        check_positive(prior_precision=prior_precision, temperature=temperature)
+        check_positive(augmentation_factor=augmentation_factor)
         check_fraction(beta1=beta1, beta2=beta2)
         if not lr >= 0 or not damping >= 0 or (init_precision is not None and not init_precision >= 0):
             raise PosterityError(
@@ -102,7 +96,7 @@ class VOGN(SampledOptimizer):
             "noisy": self.noisy,
         }
         super().__init__(
-            _groups(module, stochastic_batchnorm, prior_precision),
+            _groups(module, stochastic_batchnorm),
             defaults,
             num_data=num_data * augmentation_factor if num_data else num_data,
             prior_precision=prior_precision,
@@ -139,7 +133,7 @@ class VOGN(SampledOptimizer):
 
     def _watch(self, weight: float) -> AbstractContextManager[Any]:
         if self._sensitive and not self.module.training:
-            raise PosterityError("the module is in eval mode, which BatchNorm and Dropout heed: call module.train() first")
+            raise PosterityError("the module is in eval mode, where BatchNorm and Dropout differ: call module.train()")
         return self._capture.on(weight)
 
     def _add(self, group: Group, flat: FlatGroup, gradients: list[Tensor], weight: float) -> None:
@@ -171,7 +165,7 @@ class OGN(VOGN):
     noisy = False
 
 
-def _groups(module: nn.Module, stochastic_batchnorm: bool, prior_precision: PerWeight) -> list[Group]:
+def _groups(module: nn.Module, stochastic_batchnorm: bool) -> list[Group]:
     """One group of all parameters; BatchNorm's own in a second one without noise and prior, unless asked."""
     fixed = {
         f"{name}.{key}" if name else key
@@ -184,6 +178,11 @@ def _groups(module: nn.Module, stochastic_batchnorm: bool, prior_precision: PerW
         raise PosterityError("the module has no parameters that need gradients")
     groups: list[Group] = [
         {"params": [pair for pair in named if pair[0] not in fixed]},
-        {"params": [pair for pair in named if pair[0] in fixed], "noisy": False, "prior_precision": 0.0, "prior_mean": 0.0},
+        {
+            "params": [pair for pair in named if pair[0] in fixed],
+            "noisy": False,
+            "prior_precision": 0.0,
+            "prior_mean": 0.0,
+        },
     ]
     return [group for group in groups if group["params"]]
