@@ -4,7 +4,11 @@ from posterity import compression as compression
 from posterity import optim as optim
 from posterity.compression import compress as compress
 from posterity.evaluation import Scores as Scores
+from posterity.evaluation import connect as connect
+from posterity.evaluation import diagnose as diagnose
+from posterity.evaluation import diversity as diversity
 from posterity.evaluation import evaluate as evaluate
+from posterity.evaluation import landscape as landscape
 from posterity.methods import MAP as MAP
 from posterity.methods import METHODS as METHODS
 from posterity.methods import PSGLD as PSGLD
