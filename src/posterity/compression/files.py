@@ -36,7 +36,7 @@ from posterity.types import PosterityError
 __all__ = ["Bits", "bits_from_variance", "dense_bytes", "load", "pack", "quantise", "save", "unpack"]
 
 Bits = int | Mapping[str, int] | None
-"""Bits of each weight: one number for all of them, one a parameter, or None for exact values."""
+"""Bits a weight: one number for all of them, one for each parameter, or None for exact values."""
 
 _SKIP = 255
 _MOST_BITS = 16
@@ -63,19 +63,27 @@ def dense_bytes(module: nn.Module) -> int:
 
 
 def pack(module: nn.Module, bits: Bits = None) -> dict[str, Any]:
-    """Every tensor of a network in its smallest form."""
+    """Every tensor of a network in its smallest form: one string of bytes, and an index into it.
+
+    One string, because a header for each small tensor would outweigh what is left of it.
+    """
     state = module.state_dict()
     wanted = _bits_by_name(state, bits)
-    return {name: _pack_tensor(value.detach().cpu(), wanted.get(name)) for name, value in state.items()}
+    entries = {name: _pack_tensor(value.detach().cpu(), wanted.get(name)) for name, value in state.items()}
+    content = [part for _, *parts in entries.values() for part in parts]
+    return {
+        "index": [[name, *facts] for name, (facts, *_) in entries.items()],
+        "bytes": torch.cat(content) if content else torch.empty(0, dtype=torch.uint8),
+    }
 
 
 def unpack(packed: Mapping[str, Any], module: nn.Module) -> nn.Module:
     """A copy of ``module`` with the tensors of ``pack``."""
-    own = module.state_dict()
-    if set(own) != set(packed):
-        odd = sorted(set(own) ^ set(packed))[0]
+    own, cursor = module.state_dict(), _Cursor(packed["bytes"])
+    state = {name: _unpack_tensor(cursor, *facts) for name, *facts in packed["index"]}
+    if set(own) != set(state):
+        odd = sorted(set(own) ^ set(state))[0]
         raise PosterityError(f"the file belongs to another network: {odd!r} is in one of them only")
-    state = {name: _unpack_tensor(entry) for name, entry in packed.items()}
     for name, value in state.items():
         if value.shape != own[name].shape:
             raise PosterityError(
@@ -132,47 +140,64 @@ def _bits_by_name(state: Mapping[str, Tensor], bits: Bits) -> dict[str, int]:
     return dict(bits)
 
 
-def _pack_tensor(value: Tensor, bits: int | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"shape": list(value.shape), "type": str(value.dtype).removeprefix("torch.")}
-    flat = value.reshape(-1)
-    if not value.is_floating_point():
-        return {**entry, "form": "dense", "values": flat}
-    where = flat.nonzero().squeeze(1)
-    gaps = _gaps(where)
-    size = bits / 8 if bits else value.element_size()
+Facts = tuple[str, list[int], str, int, int, float]
+"""Type, shape, form, bytes of the positions, bits a value (0 for exact ones), and their step Δ."""
+
+
+def _pack_tensor(value: Tensor, bits: int | None) -> tuple[Facts, Tensor, Tensor]:
+    """What to know of a tensor, where its values belong, and the values."""
+    flat, size = value.reshape(-1), bits / 8 if bits else value.element_size()
+    kept = flat.nonzero().squeeze(1)
+    positions = {
+        "dense": torch.empty(0, dtype=torch.uint8),
+        "bitmap": torch.from_numpy(np.packbits((flat != 0).numpy())),
+        "gaps": _gaps(kept),
+    }
     costs = {
-        "dense": flat.numel() * size,
-        "bitmap": flat.numel() / 8 + len(where) * size,
-        "gaps": len(gaps) + len(where) * size,
+        form: len(where) + (len(flat) if form == "dense" else len(kept)) * size for form, where in positions.items()
     }
     form = min(costs, key=lambda name: costs[name])
-    if form != "dense":
-        entry["where"] = gaps if form == "gaps" else torch.from_numpy(np.packbits(flat.numpy() != 0))
-        flat = flat[where]
+    values, step = (flat if form == "dense" else flat[kept]), 0.0
     if bits:
-        codes, step = quantise(flat, bits)
-        return {**entry, "form": form, "bits": bits, "step": step, "values": _pack_bits(codes, bits)}
-    return {**entry, "form": form, "values": flat}
+        codes, step = quantise(values, bits)
+        values = _pack_bits(codes, bits)
+    where = positions[form]
+    facts = (str(value.dtype).removeprefix("torch."), list(value.shape), form, len(where), bits or 0, step)
+    return facts, where, values.contiguous().view(torch.uint8)
 
 
-def _unpack_tensor(entry: Mapping[str, Any]) -> Tensor:
-    dtype, count = getattr(torch, entry["type"]), math.prod(entry["shape"])
-    where = _positions(entry, count)
-    values = entry["values"]
-    if "bits" in entry:
-        values = _unpack_bits(values, entry["bits"], len(where)).double() * entry["step"]
+class _Cursor:
+    """Reads a string of bytes from left to right."""
+
+    def __init__(self, content: Tensor) -> None:
+        self.content, self.at = content, 0
+
+    def take(self, count: int) -> Tensor:
+        self.at += count
+        return self.content[self.at - count : self.at].clone()  # a clone is aligned for any type
+
+
+def _unpack_tensor(
+    cursor: _Cursor, type_name: str, shape: list[int], form: str, where_bytes: int, bits: int, step: float
+) -> Tensor:
+    dtype, count = getattr(torch, type_name), math.prod(shape)
+    where = _positions(form, cursor.take(where_bytes), count)
+    if bits:
+        values = _unpack_bits(cursor.take(-(-len(where) * bits // 8)), bits, len(where)).double() * step
+    else:
+        values = cursor.take(len(where) * dtype.itemsize).view(dtype)
     full = torch.zeros(count, dtype=dtype)
     full[where] = values.to(dtype)
-    return full.reshape(entry["shape"])
+    return full.reshape(shape)
 
 
-def _positions(entry: Mapping[str, Any], count: int) -> Tensor:
+def _positions(form: str, where: Tensor, count: int) -> Tensor:
     """Where the stored values belong."""
-    if entry["form"] == "dense":
+    if form == "dense":
         return torch.arange(count)
-    if entry["form"] == "bitmap":
-        return torch.from_numpy(np.unpackbits(entry["where"].numpy(), count=count)).nonzero().squeeze(1)
-    gaps = entry["where"].long()
+    if form == "bitmap":
+        return torch.from_numpy(np.unpackbits(where.numpy(), count=count)).nonzero().squeeze(1)
+    gaps = where.long()
     ends = torch.where(gaps == _SKIP, _SKIP, gaps + 1).cumsum(0) - 1
     return ends[gaps != _SKIP]
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -33,7 +33,7 @@ from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError
 
-__all__ = ["CompressedNetwork", "compress"]
+__all__ = ["CompressedNetwork", "accuracy", "compress"]
 
 _BATCHES = (1, 128)
 _DENSE = "masked dense"
@@ -89,7 +89,7 @@ def compress(
     per_layer: bool = False,
     validation: Iterable[Any] | None = None,
     example: Inputs | None = None,
-    bits: Bits = None,
+    bits: Bits | Literal["variance"] = None,
 ) -> CompressedNetwork:
     """A smaller network that computes what the pruned one would.
 
@@ -103,7 +103,8 @@ def compress(
         per_layer: Count ``keep`` and ``max_drop`` within each layer.
         validation: Batches of (inputs, labels), iterable again and again; its accuracies go into the report.
         example: Inputs to trace and time with; taken from the posterior or the validation data if not given.
-        bits: Quantise the weights to so many bits, all or by name (``bits_from_variance``).
+        bits: Quantise the weights to so many bits, all or by name; ``"variance"`` takes what the posterior's own
+            spread makes worth storing (``bits_from_variance``).
 
     Returns:
         The network, in evaluation mode, with its ``compression`` report.
@@ -113,7 +114,8 @@ def compress(
     device = _device(dense)
     example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))
     chosen = _masks(dense, variance, criterion, validation)
-    packed = files.pack(masks.apply(dense, chosen), bits)
+    pruned = masks.apply(dense, chosen)
+    packed = files.pack(pruned, _bits(pruned, variance, bits))
     masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
     choice = _fastest(masked, example)
     small = choice.network
@@ -125,7 +127,7 @@ def compress(
         bytes=(files.dense_bytes(dense), _bytes_on_disk(packed)),
         flops=(flops(dense, example), flops(small, example)),
         latency=choice.latency,
-        accuracy=None if validation is None else (_accuracy(dense, validation), _accuracy(small, validation)),
+        accuracy=None if validation is None else (accuracy(dense, validation), accuracy(small, validation)),
         form=choice.form,
         notes=choice.notes,
     )
@@ -203,15 +205,23 @@ def _fraction_for_drop(
 ) -> float:
     if validation is None or criterion.max_drop is None:
         raise PosterityError("max_drop needs validation data: give validation=")
-    floor = _accuracy(dense, validation) - criterion.max_drop
+    floor = accuracy(dense, validation) - criterion.max_drop
 
-    def accuracy(fraction: float) -> float:
-        return _accuracy(masks.apply(dense, masks.top_fraction(scores, fraction, criterion.per_layer)), validation)
+    def accuracy_with(fraction: float) -> float:
+        return accuracy(masks.apply(dense, masks.top_fraction(scores, fraction, criterion.per_layer)), validation)
 
-    return masks.smallest_keep(accuracy, floor)
+    return masks.smallest_keep(accuracy_with, floor)
 
 
-def _accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
+def _bits(pruned: nn.Module, variance: Params, bits: Bits | Literal["variance"]) -> Bits:
+    if bits != "variance":
+        return bits
+    if not variance:
+        raise PosterityError("bits from the variance need a posterior that has one: give a number of bits")
+    return files.bits_from_variance({name: p.detach() for name, p in pruned.named_parameters()}, variance)
+
+
+def accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
     """The fraction of examples whose highest output is their label."""
     right = total = 0
     device = _device(network)

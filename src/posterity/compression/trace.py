@@ -39,6 +39,8 @@ _MIXING = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class _Tracer(fx.Tracer):
     """Follows every module but torch's own and those named opaque."""
 
+    proxy_buffer_attributes = True  # so that ``self.positions[: x.shape[1]]`` can be traced
+
     def __init__(self, opaque: Iterable[nn.Module]) -> None:
         super().__init__()
         self._opaque = set(opaque)

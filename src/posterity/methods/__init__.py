@@ -13,6 +13,10 @@ from posterity.methods.sgld import SGLD as SGLD
 from posterity.methods.swa import SWA as SWA
 from posterity.methods.swag import SWAG as SWAG
 from posterity.methods.swag import SWAGCollector as SWAGCollector
+from posterity.methods.base import Method
+from posterity.methods.dropout import Dropout
+from posterity.methods.map import MAP
+from posterity.methods.mean_field import MeanField
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,
@@ -28,3 +32,8 @@ METHODS: dict[str, type[Method]] = {
     "pruning": Pruning,
 }
 """Every method by its name in the shell."""
+    "mean-field": MeanField,
+}
+"""Every method by its name in the shell."""
+
+__all__ = ["MAP", "METHODS", "Dropout", "MeanField", "Method"]

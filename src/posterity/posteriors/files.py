@@ -15,6 +15,7 @@ from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.conformal import Conformal
 from posterity.posteriors.empirical import Empirical
 from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
+from posterity.posteriors.implicit import Implicit
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
 from posterity.probability import likelihoods
@@ -25,6 +26,7 @@ __all__ = ["KINDS", "load", "save"]
 KINDS: dict[str, type[Posterior]] = {
     cls.kind: cls
     for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Mixture, Conformal)
+    cls.kind: cls for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Implicit, Mixture)
 }
 """Every posterior that a file can hold, by the name it has there."""
 
