@@ -1,7 +1,7 @@
 """A mean-field training step as a ratio to the deterministic Adam step in the same run.
 
     OMP_NUM_THREADS=1 python benchmarks/speed/mean_field.py                 # CPU rows: LeNet-300-100, LeNet-5-Caffe
-    python benchmarks/speed/mean_field.py --device cuda --out speed.json    # GPU rows: ResNet-18, batch 512, about 2 min
+    python benchmarks/speed/mean_field.py --device cuda --out speed.json    # GPU rows: ResNet-18, batch 512, 2 min
 
 Interleaved rounds, medians; CPU time on a CPU, events on a GPU. The deterministic step is torch.optim.Adam as it comes;
 ``fused`` is the same with fused=True, which all Bayesian steps use. Memory (GPU) is the peak over the deterministic
