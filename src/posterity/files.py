@@ -84,6 +84,9 @@ class _replacing:  # noqa: N801 (a context manager that reads as a verb)
         if failed:
             self.part.unlink(missing_ok=True)
         else:
+            mask = os.umask(0)  # read it: mkstemp made the file for its owner alone
+            os.umask(mask)
+            self.part.chmod(0o666 & ~mask)
             os.replace(self.part, self.path)
 
 

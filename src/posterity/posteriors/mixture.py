@@ -35,6 +35,7 @@ class Mixture(WeightPosterior):
             raise PosterityError("the parts of a mixture must share one likelihood")
         super().__init__(first.module, first.likelihood, inputs=first.inputs, seed=first.seed)
         self.parts = list(parts)
+        self.history = first.history
 
     @property
     def distinct(self) -> int | None:

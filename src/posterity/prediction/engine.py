@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posterity.calling import InputSpec, arguments, check_finite, map_inputs, num_examples, tensors_of
+from posterity.calling import InputSpec, arguments, call, check_finite, map_inputs, num_examples, tensors_of
 from posterity.prediction.accumulate import Accumulator, accumulator
 from posterity.prediction.prediction import Prediction
 from posterity.probability.likelihoods import Likelihood
@@ -86,7 +86,7 @@ def predict(
 
     Args:
         posterior: Where networks are drawn from.
-        inputs: A tensor, tuple or dictionary of tensors.
+        inputs: A tensor, tuple or dictionary of tensors, on any device; the prediction comes back on theirs.
         draws: How many networks, or ``"auto"``: until every probability's standard error is below ``tolerance``.
         generator: Noise; the posterior's own seed if not given, so that the same call gives the same answer.
         keep_samples: Also keep every draw's own prediction.
@@ -101,10 +101,12 @@ def predict(
     count = max_draws if auto else draws
     if not isinstance(count, int) or count < 1:
         raise PosterityError(f"draws must be a positive number or 'auto', got {draws!r}")
+    home, device = tensors_of(inputs)[0].device, next(posterior.module.parameters()).device
+    inputs = map_inputs(inputs, lambda t: t.to(device))
     sums = accumulator(posterior.likelihood, keep_samples)
     enough: Callable[[], bool] = (lambda: sums.count >= 2 and sums.error() < tolerance) if auto else (lambda: False)
     _run(posterior, inputs, count, generator, compute or Compute(), sums, enough)
-    return sums.finish()
+    return sums.finish().to(home)
 
 
 def _run(
@@ -128,8 +130,7 @@ def _run(
     network = Passes(posterior.module, compute)
     way = _way(posterior, network, inputs, count)
     for chunk in batched(weights, compute.chunk):
-        for outputs in network(chunk, inputs, way):
-            sums.add(outputs)
+        sums.add(network(chunk, inputs, way))
         if enough():
             return
 
@@ -151,14 +152,28 @@ class Passes:
         if compute.compile:
             self.stacked_pass = torch.compile(self.stacked_pass)
 
-    def __call__(self, chunk: list[Weights], inputs: Inputs, way: Way) -> Iterator[Tensor]:
-        """Outputs of the chunk's draws, [draws, batch, ...] in one or several pieces."""
+    def __call__(self, chunk: list[Weights], inputs: Inputs, way: Way) -> Tensor:
+        """Outputs of the chunk's draws, [draws, batch, ...]."""
         if way.batched:
             stacked = stack(chunk)
-            yield _join([self.stacked_pass(stacked, part) for part in blocks(inputs, way.block)], dim=1)
-        else:
-            for weights in chunk:
-                yield _join([self._one(weights, part) for part in blocks(inputs, way.block)], dim=0)[None]
+            return _join([self.stacked_pass(stacked, part) for part in blocks(inputs, way.block)], dim=1)
+        return torch.stack(self._looped(chunk, inputs, way.block))
+
+    def _looped(self, chunk: list[Weights], inputs: Inputs, block: int) -> list[Tensor]:
+        """Outputs draw by draw, the draws' tensors standing in for the module's own."""
+        # As functional_call does, but without its overhead, a tenth of a small network's forward pass.
+        own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        saved = {name: tensor.data for name, tensor in own.items()}
+        outputs = []
+        try:
+            for params, buffers in chunk:
+                for name, value in (*params.items(), *buffers.items()):
+                    own[name].data = value
+                outputs.append(_join([call(self.module, part) for part in blocks(inputs, block)], dim=0))
+        finally:
+            for name, value in saved.items():
+                own[name].data = value
+        return outputs
 
     def _one(self, weights: Weights, inputs: Inputs) -> Tensor:
         args, kwargs = arguments(inputs)
@@ -190,8 +205,7 @@ def _fastest(posterior: DrawsFunctions, network: Passes, inputs: Inputs) -> Way:
         best = math.inf
         for _ in range(3):
             start = time.perf_counter()
-            for _ in network(chunk, few, way):
-                pass
+            network(chunk, few, way)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             best = min(best, time.perf_counter() - start)

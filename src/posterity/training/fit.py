@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,7 @@ def fit(
     Args:
         module: An ordinary network, which is not changed, or a function that makes one.
         method: How to get the posterior, such as ``MAP()`` or ``SWAG(rank=20)``.
-        data: A DataLoader, a Dataset, or a pair of tensors (inputs, targets).
+        data: A DataLoader or list of batches, a Dataset, or a tuple of tensors (inputs, targets).
         likelihood: How targets arise from outputs; None takes Categorical for integer targets and Gaussian with learned
             noise for real ones.
         epochs: Passes over the data; 10 if neither this nor ``training.steps`` is given.
@@ -72,11 +72,20 @@ def fit(
 def fit_one(module: nn.Module, job: Job) -> Posterior:
     """One network, one run, one posterior."""
     run = start(module, job)
-    total = job.plan.steps / job.plan.steps_per_epoch
-    show = job.ranks.writes
-    with Progress(job.training, total, type(job.method).__name__) if show else nullcontext() as progress:
-        train(run, job, _callbacks(job.training, progress))
+    with shown(job, type(job.method).__name__) as callbacks:
+        train(run, job, callbacks)
     return finish(run, job)
+
+
+@contextmanager
+def shown(job: Job, title: str) -> Iterator[tuple[Callback, ...]]:
+    """Callbacks of a run: its progress on the one rank that shows any, TensorBoard, and the user's own."""
+    board = (TensorBoard(str(job.training.tensorboard)),) if job.training.tensorboard and job.ranks.writes else ()
+    if not job.ranks.writes:
+        yield job.training.callbacks
+        return
+    with Progress(job.training, job.plan.steps / job.plan.steps_per_epoch, title) as progress:
+        yield (progress, *board, *job.training.callbacks)
 
 
 def start(module: nn.Module, job: Job) -> Run:
@@ -170,8 +179,3 @@ def _check_arguments(method: Method, epochs: int | None, members: int, training:
         raise PosterityError(f"epochs must be at least 1, got {epochs}")
     if not isinstance(members, int) or members < 1:
         raise PosterityError(f"members must be a positive number, got {members!r}")
-
-
-def _callbacks(training: Training, progress: Progress | None) -> tuple[Callback, ...]:
-    board = (TensorBoard(str(training.tensorboard)),) if training.tensorboard else ()
-    return (*((progress,) if progress else ()), *board, *training.callbacks)

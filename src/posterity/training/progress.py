@@ -49,7 +49,7 @@ class Progress:
         text = " ".join(f"{name} {value:.4g}" for name, value in figures.items() if name != "epoch")
         if self.bar is not None:
             self.bar.update(self.task, completed=done, figures=text)
-        elif self.lines:
+        elif self.lines and (run.step == run.plan.steps or int(done) % max(1, round(self.total / 20)) == 0):
             left = (time.monotonic() - self.start) / done * (self.total - done)
             print(f"{self.title}: epoch {done:.0f}/{self.total:.0f} {text} ({left:.0f} s left)", file=sys.stderr)
 

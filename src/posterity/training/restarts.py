@@ -21,7 +21,7 @@ from posterity.probability.likelihoods import pooled
 from posterity.random import RandomStreams, global_seed
 from posterity.run import NoCollector, Run
 from posterity.training.distributed import Ranks
-from posterity.training.fit import finish, fit_one
+from posterity.training.fit import finish, fit_one, shown
 from posterity.training.loop import Job, train
 from posterity.training.stream import Resident
 from posterity.types import Batch, Inputs, Params, PosterityError
@@ -134,7 +134,8 @@ def _together(networks: list[nn.Module], jobs: list[Job]) -> list[Posterior]:
     streams = RandomStreams.from_seed(job.seed, 0, job.device)
     optimizer = job.method.optimizer(stacked, job.plan, streams)
     run = Run(stacked, optimizer, NoCollector(), job.plan, streams, members=len(networks))
-    train(run, job, job.training.callbacks)
+    with shown(job, f"{type(job.method).__name__} × {len(networks)}") as callbacks:
+        train(run, job, callbacks)
     posteriors = []
     for index, (network, own) in enumerate(zip(networks, jobs, strict=True)):
         network.load_state_dict(stacked.member(index), strict=False)

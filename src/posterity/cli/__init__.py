@@ -1,0 +1,1 @@
+"""The shell: each command is a few lines over the public API."""

@@ -1,0 +1,164 @@
+"""What a run is made of, as TOML and back.
+
+    [run]        data, model, method, epochs, members, seed, likelihood, augment ("crop-flip")
+    [method]     the method's own hyper-parameters; a prior is a table with its kind, a wrapped method one with its name
+    [training]   the fields of posterity.Training
+
+``--set method.lr=0.1`` changes one value. Unknown keys are refused with the nearest name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from posterity.data import CropFlip
+from posterity.files import write_bytes
+from posterity.methods import METHODS, Method
+from posterity.probability import likelihoods, priors
+from posterity.probability.likelihoods import Likelihood
+from posterity.training.config import Training
+from posterity.types import PosterityError
+
+__all__ = ["RunConfig", "nearest"]
+
+_FILE_TRAINING = {f.name for f in fields(Training)} - {"validation", "callbacks", "augment", "checkpoint", "resume"}
+"""What a file can say of training; the rest is code, or belongs to the run folder."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run, as the shell writes and reads it."""
+
+    data: str = "digits"
+    model: str = ""
+    method: str = "map"
+    epochs: int = 0
+    members: int = 1
+    seed: int = 0
+    likelihood: str = ""
+    augment: str = ""
+    method_options: dict[str, Any] = field(default_factory=dict)
+    training_options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path | None, changes: Iterable[str], **given: Any) -> RunConfig:
+        """A config from a file, then from ``--set`` changes, then from options given on the command line."""
+        tables = _read_toml(path) if path is not None else {}
+        for change in changes:
+            _apply(tables, change)
+        _known(tables, ("run", "method", "training"), "section")
+        run = {**tables.get("run", {}), **{key: value for key, value in given.items() if value is not None}}
+        names = [f.name for f in fields(cls) if not f.name.endswith("_options")]
+        _known(run, names, "key in [run]")
+        config = cls(**run, method_options=tables.get("method", {}), training_options=tables.get("training", {}))
+        _known(config.training_options, _FILE_TRAINING, "key in [training]")
+        return config
+
+    def make_method(self) -> Method:
+        """The method with its hyper-parameters."""
+        return build_method(self.method, self.method_options)
+
+    def make_training(self, **more: Any) -> Training:
+        """The loop's config; ``more`` is what the command itself adds."""
+        augmented = {"crop-flip": CropFlip(), "": None}
+        return Training(
+            **self.training_options, augment=augmented[nearest(self.augment, augmented, "augmentation")], **more
+        )
+
+    def make_likelihood(self) -> Likelihood | None:
+        """The likelihood named, or None to let the targets decide."""
+        return likelihoods.by_name(self.likelihood) if self.likelihood else None
+
+    def write(self, path: Path) -> None:
+        """Save the resolved config: reading it again gives the same run."""
+        import tomli_w
+
+        run = {key: value for key, value in asdict(self).items() if not key.endswith("_options")}
+        tables = {"run": run, "method": plain(self.make_method()), "training": self.training_options}
+        write_bytes(path, tomli_w.dumps(tables).encode())
+
+
+def build_method(name: str, options: Mapping[str, Any]) -> Method:
+    """A method by its name in the shell, with options as TOML gives them."""
+    cls = METHODS[nearest(name, METHODS, "method")]
+    _known(options, [f.name for f in fields(cls)], f"option of {name}")
+    return cls(**{key: _value(value) for key, value in options.items()})
+
+
+def nearest(name: str, known: Iterable[str], what: str) -> str:
+    """The name itself if it is known, else one sentence with the nearest."""
+    known = list(known)
+    if name in known:
+        return name
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    raise PosterityError(f"unknown {what} {name!r}: {hint}")
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """A frozen config as a TOML table; None and defaults that TOML cannot say are left out."""
+    table: dict[str, Any] = {}
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if isinstance(value, Method):
+            table[f.name] = {"method": _shell_name(value), **plain(value)}
+        elif is_dataclass(value) and not isinstance(value, type):
+            table[f.name] = {"kind": type(value).__name__, **plain(value)}
+        elif isinstance(value, tuple):
+            table[f.name] = list(value)
+        elif value is not None:
+            table[f.name] = value
+    return table
+
+
+def _shell_name(method: Method) -> str:
+    return next(name for name, cls in METHODS.items() if cls is type(method))
+
+
+def _value(value: Any) -> Any:
+    """What a TOML value stands for: tables are priors (``kind``) or methods (``method``), lists are tuples."""
+    if isinstance(value, list):
+        return tuple(value)
+    if isinstance(value, Mapping) and "method" in value:
+        return build_method(value["method"], {key: v for key, v in value.items() if key != "method"})
+    if isinstance(value, Mapping):
+        kinds = {name: getattr(priors, name) for name in priors.__all__ if name[0].isupper() and name != "Prior"}
+        kind = nearest(value.get("kind", "Normal"), kinds, "prior")
+        options = {key: v for key, v in value.items() if key != "kind"}
+        _known(options, [f.name for f in fields(kinds[kind])], f"option of {kind}")
+        return kinds[kind](**options)
+    return value
+
+
+def _known(table: Mapping[str, Any], names: Iterable[str], what: str) -> None:
+    for key in table:
+        nearest(key, names, what)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise PosterityError(f"there is no config file {path}")
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PosterityError(f"{path} is not TOML: {error}") from error
+
+
+def _apply(tables: dict[str, Any], change: str) -> None:
+    """Set one dotted key, such as ``method.prior.std=0.5``."""
+    key, separator, text = change.partition("=")
+    *path, last = key.split(".")
+    if not separator or not path:
+        raise PosterityError(f"--set takes section.key=value, such as method.lr=0.1, got {change!r}")
+    table = tables
+    for part in path:
+        table = table.setdefault(part, {})
+    try:
+        table[last] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        table[last] = text  # a bare word is a string

@@ -1,0 +1,73 @@
+"""``posterity fit``: train a method on a data set and keep the posterior."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from posterity import data, models
+from posterity.cli.config import RunConfig
+from posterity.cli.folder import RunFolder, outputs_for
+from posterity.cli.show import console
+from posterity.posteriors import Posterior
+from posterity.random import global_seed
+from posterity.training.fit import fit as fit_posterior
+from posterity.types import PosterityError
+
+Config = Annotated[Path | None, typer.Option(help="A TOML file with [run], [method] and [training].")]
+Changes = Annotated[list[str] | None, typer.Option("--set", help="One value, such as method.lr=0.1; may be repeated.")]
+
+
+def fit(
+    out: Annotated[Path, typer.Option(help="The run folder.")],
+    method: Annotated[str | None, typer.Option(help="See `posterity methods`.")] = None,
+    data_name: Annotated[
+        str | None, typer.Option("--data", help="See `posterity data`, or a .npz, .csv, module:function.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="See `posterity models`, or module:function.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
+    members: Annotated[int | None, typer.Option(help="Independent restarts; 5 of map are a deep ensemble.")] = None,
+    seed: Annotated[int | None, typer.Option(help="All randomness of the run.")] = None,
+    config: Config = None,
+    changes: Changes = None,
+    resume: Annotated[bool, typer.Option(help="Go on from the run folder's checkpoint.")] = False,
+) -> None:
+    """Fit a posterior over networks and save it in a run folder."""
+    folder = RunFolder(out)
+    given = {"method": method, "data": data_name, "model": model, "epochs": epochs, "members": members, "seed": seed}
+    settings = RunConfig.read(config or (folder.config_file if resume else None), changes or (), **given)
+    if folder.posterior_file.exists() and not resume:
+        raise PosterityError(f"{out} already holds a finished run: choose another --out")
+    dataset = data.load(settings.data)
+    settings = replace(settings, model=settings.model or models.default_for(dataset), epochs=settings.epochs or 20)
+    posterior = _fit(settings, dataset, folder, resume)
+    if posterior is not None:
+        console().print(f"{posterior!r}\nsaved in {out}")
+
+
+def _fit(settings: RunConfig, dataset: data.DataSet, folder: RunFolder, resume: bool) -> Posterior | None:
+    """Train, and write on the one rank that writes."""
+    training = settings.make_training(checkpoint=folder.checkpoint, resume=resume, progress=True)
+    with global_seed(settings.seed, torch.device("cpu")):
+        network = models.make(settings.model, dataset, outputs_for(settings, dataset))
+    writes = int(os.environ.get("RANK", 0)) == 0
+    if writes:
+        settings.write(folder.config_file)
+    posterior = fit_posterior(
+        network,
+        settings.make_method(),
+        dataset.training(),
+        likelihood=settings.make_likelihood(),
+        epochs=None if training.steps else settings.epochs,
+        members=settings.members,
+        seed=settings.seed,
+        training=training,
+    )
+    if writes:
+        folder.write(posterior.to("cpu"), dataset, posterior.history)
+    return posterior if writes else None

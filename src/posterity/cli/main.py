@@ -1,0 +1,40 @@
+"""``posterity``: the command and its sub-commands. Bad input is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from posterity.cli.compress import compress
+from posterity.cli.evaluate import evaluate
+from posterity.cli.fit import fit
+from posterity.cli.lists import data, methods, models
+from posterity.cli.predict import predict
+from posterity.types import PosterityError
+
+app = typer.Typer(
+    name="posterity",
+    help="Bayesian deep learning for PyTorch: any network, any posterior, one interface.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (fit, evaluate, predict, compress, methods, data, models):
+    app.command()(command)
+
+
+def run() -> None:
+    """Run the command of this shell; the user's own modules are found from the current folder."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        app()
+    except PosterityError as error:
+        print(f"posterity: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print(
+            "posterity: interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr
+        )
+        sys.exit(130)

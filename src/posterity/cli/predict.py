@@ -1,0 +1,126 @@
+"""``posterity predict``: a run folder and raw inputs → labels or numbers with their uncertainty."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+
+from posterity.cli.folder import RunFolder
+from posterity.cli.show import table
+from posterity.data import DataSet, Kind
+from posterity.files import write_bytes
+from posterity.prediction import Prediction, Regression
+from posterity.types import PosterityError
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run folder of `posterity fit`.")],
+    inputs: Annotated[Path, typer.Argument(help="A .npz (array x), a .csv, or a .png, in original units.")],
+    out: Annotated[Path | None, typer.Option(help="Write a .csv or .json instead of a table.")] = None,
+    draws: Annotated[int, typer.Option(help="Networks to average.")] = 32,
+) -> None:
+    """Predict raw inputs with uncertainty."""
+    folder = RunFolder(run)
+    if out is not None and out.suffix not in (".csv", ".json"):
+        raise PosterityError(f"predictions are written as .csv or .json, got {out.suffix or 'no suffix'}")
+    folder.config()
+    dataset = folder.blank()
+    x = _standardised(_read(inputs, dataset), dataset)
+    rows = _rows(folder.posterior().predict(x, draws=draws), dataset)
+    if out is None:
+        table(
+            f"{len(x)} inputs, {draws} draws", list(rows[0]), [[_shown(v) for v in row.values()] for row in rows[:50]]
+        )
+    elif out.suffix == ".json":
+        write_bytes(out, json.dumps(rows, indent=1).encode())
+    else:
+        with open(out, "w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _read(path: Path, dataset: DataSet) -> np.ndarray:
+    """Raw inputs from a file."""
+    if not path.is_file():
+        raise PosterityError(f"there is no file {path}")
+    readers = {".npz": _npz, ".csv": _csv, ".png": _png}
+    if path.suffix not in readers:
+        raise PosterityError(f"inputs must be a {', '.join(readers)} file, got {path.name}")
+    try:
+        return np.asarray(readers[path.suffix](path, dataset))
+    except (OSError, ValueError, KeyError) as error:
+        raise PosterityError(f"cannot read {path}: {error}") from error
+
+
+def _npz(path: Path, dataset: DataSet) -> np.ndarray:
+    with np.load(path, allow_pickle=False) as arrays:
+        name = next((n for n in ("x", "x_test", "inputs", "images", "X") if n in arrays), None)
+        if name is None:
+            raise PosterityError(f"{path} must hold an array called x, it has {', '.join(arrays)}")
+        return arrays[name]
+
+
+def _csv(path: Path, dataset: DataSet) -> np.ndarray:
+    rows = path.read_text().splitlines()
+    header = not all(_is_number(cell) for cell in rows[0].split(","))
+    return np.array(
+        [[float(cell) for cell in row.split(",")] for row in rows[header:] if row.strip()], dtype=np.float32
+    )
+
+
+def _png(path: Path, dataset: DataSet) -> np.ndarray:
+    from PIL import Image
+
+    channels, height, width = dataset.shape
+    picture = Image.open(path).convert("L" if channels == 1 else "RGB").resize((width, height))
+    pixels = np.asarray(picture, dtype=np.float32) / 255
+    return pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _standardised(raw: np.ndarray, dataset: DataSet) -> Tensor:
+    """Raw inputs as the network wants them."""
+    if dataset.kind == Kind.TEXT:
+        raise PosterityError("predict takes images and tables; text needs the Python interface")
+    pixels = raw.dtype == np.uint8
+    x = torch.as_tensor(raw.astype(np.float32)) / (255 if pixels else 1)
+    if x[0].numel() != int(np.prod(dataset.shape)):
+        raise PosterityError(f"inputs have shape {tuple(x.shape[1:])}, expected {dataset.shape}")
+    x = x.reshape(-1, *dataset.shape)
+    return dataset.standardiser.apply(x) if dataset.standardiser is not None else x
+
+
+def _rows(prediction: Prediction, dataset: DataSet) -> list[dict[str, object]]:
+    """One dictionary an input, classes by name and numbers in original units."""
+    columns = prediction.numpy()
+    if isinstance(prediction, Regression):
+        units = dataset.target_standardiser
+        if units is not None:
+            shift, scale = float(units.mean.flatten()[0]), float(units.std.flatten()[0])
+            columns = {k: c * scale + (shift if k in ("mean", "low95", "high95") else 0) for k, c in columns.items()}
+        return [{k: float(np.ravel(c[i])[0]) for k, c in columns.items()} for i in range(len(prediction))]
+    columns.pop("probs")
+    names = dataset.classes or ()
+    return [
+        {k: names[int(c[i])] if k == "label" else round(float(c[i]), 6) for k, c in columns.items()}
+        for i in range(len(prediction))
+    ]
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
