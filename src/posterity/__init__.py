@@ -5,6 +5,7 @@ from posterity import optim as optim
 from posterity.compression import compress as compress
 from posterity.evaluation import Scores as Scores
 from posterity.evaluation import evaluate as evaluate
+from posterity.methods import HWA as HWA
 from posterity.methods import MAP as MAP
 from posterity.methods import METHODS as METHODS
 from posterity.methods import PSGLD as PSGLD
@@ -35,42 +36,7 @@ from posterity.types import PosterityError as PosterityError
 from posterity.types import PosterityWarning as PosterityWarning
 
 __version__ = "0.1.0"
-from posterity import optim
 from posterity.layers import Moped, elbo, kl, plain_moments, variational
-from posterity.methods import MAP, METHODS, Dropout, MeanField, Method
-from posterity.posteriors import Mixture, Posterior, WeightPosterior, load, save
-from posterity.prediction import Compute, Prediction, predict
-from posterity.probability import likelihoods, priors
-from posterity.training.config import Training
-from posterity.training.fit import fit
-from posterity.types import PosterityError, PosterityWarning
+from posterity.methods import MeanField
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "MAP",
-    "METHODS",
-    "Compute",
-    "Dropout",
-    "MeanField",
-    "Method",
-    "Mixture",
-    "Moped",
-    "Posterior",
-    "PosterityError",
-    "PosterityWarning",
-    "Prediction",
-    "Training",
-    "WeightPosterior",
-    "elbo",
-    "fit",
-    "kl",
-    "likelihoods",
-    "load",
-    "optim",
-    "plain_moments",
-    "predict",
-    "priors",
-    "save",
-    "variational",
-]
