@@ -8,12 +8,13 @@ from posterity.evaluation import connect as connect
 from posterity.evaluation import diagnose as diagnose
 from posterity.evaluation import diversity as diversity
 from posterity.evaluation import evaluate as evaluate
+from posterity.evaluation import landscape as landscape
 from posterity.layers import Moped as Moped
 from posterity.layers import elbo as elbo
 from posterity.layers import kl as kl
 from posterity.layers import plain_moments as plain_moments
 from posterity.layers import variational as variational
-from posterity.evaluation import landscape as landscape
+from posterity.methods import HWA as HWA
 from posterity.methods import MAP as MAP
 from posterity.methods import METHODS as METHODS
 from posterity.methods import PSGLD as PSGLD
@@ -43,5 +44,7 @@ from posterity.training.config import Training as Training
 from posterity.training.fit import fit as fit
 from posterity.types import PosterityError as PosterityError
 from posterity.types import PosterityWarning as PosterityWarning
+
+__version__ = "0.1.0"
 
 __version__ = "0.1.0"
