@@ -10,9 +10,11 @@ from torch import Tensor, nn
 import posterity as pst
 from posterity.methods import Method
 from posterity.posteriors import (
+    Conformal,
     DiagonalGaussian,
     Empirical,
     FullGaussian,
+    Implicit,
     LowRankGaussian,
     Mixture,
     Posterior,
@@ -40,7 +42,17 @@ class MethodCase:
 
 METHOD_CASES = [
     MethodCase("map", pst.MAP(), noiseless=True),
+    MethodCase("mean-field", pst.MeanField(), training={"lr": 0.02}),
     MethodCase("dropout", pst.Dropout(rate=0.2, insert=("2",))),
+    MethodCase("swa", pst.SWA(start=0, every=1, lr=0.01), noiseless=True, training={"lr": 0.01}),
+    MethodCase("swag", pst.SWAG(rank=3, start=0, every=1, lr=0.01), noiseless=True, training={"lr": 0.01}),
+    MethodCase("sgld", pst.SGLD(lr=0.1, burn_in=0, thin=1), noiseless=True),
+    MethodCase("psgld", pst.PSGLD(lr=0.01, burn_in=0, thin=1), noiseless=True),
+    MethodCase("sghmc", pst.SGHMC(burn_in=0, thin=1), noiseless=True),
+    MethodCase("cyclical", pst.Cyclical(of=pst.SGLD(lr=0.3), cycles=1, explore=0.0), noiseless=True),
+    MethodCase("snapshot", pst.Snapshot(cycles=2), noiseless=True),
+    MethodCase("fast-geometric", pst.FastGeometric(start=1, cycles=2, peak=1.0), noiseless=True),
+    MethodCase("pruning", pst.Pruning(keep=0.5), noiseless=True),
 ]
 
 
@@ -83,6 +95,8 @@ def posteriors() -> dict[str, Posterior]:
         "low-rank": LowRankGaussian(net, likelihood, mean, std, deviations, 0.5),
         "full": FullGaussian(net, likelihood, mean, torch.linalg.cholesky(factor @ factor.T)),
         "empirical": Empirical(net, likelihood, points),
+        "implicit": Implicit(net, likelihood, pst.variational(net, family="radial", init_std=0.3), "radial"),
         "stochastic": Stochastic(with_dropout(net, {"2": 0.3}), likelihood),
+        "conformal": Conformal(diagonal, 0.9, 0.7, 8),
         "mixture": Mixture([diagonal, DiagonalGaussian(net, likelihood, points[3], std, seed=2)]),
     }

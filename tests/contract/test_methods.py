@@ -12,6 +12,7 @@ from tests.contract.cases import METHOD_CASES, MethodCase, data, network
 
 every_method = pytest.mark.parametrize("case", METHOD_CASES, ids=lambda case: case.name)
 TEST_INPUTS = data(n=20)[0]
+pytestmark = pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")  # such short runs alarm the doctor
 
 
 def fit(case: MethodCase, **changes) -> pst.Posterior:
@@ -67,7 +68,8 @@ def test_a_saved_posterior_loads_with_the_same_draws(case, tmp_path):
 def test_the_users_module_is_never_changed(case):
     module = network().train()
     weights = copy.deepcopy(module.state_dict())
-    posterior = pst.fit(module, case.method, data(), epochs=1, training=pst.Training(progress=False, **case.training))
+    training = pst.Training(batch_size=32, progress=False, **case.training)
+    posterior = pst.fit(module, case.method, data(), epochs=1, training=training)
     posterior.predict(TEST_INPUTS)
     with pytest.raises(pst.PosterityError):
         posterior.predict(torch.full_like(TEST_INPUTS, float("nan")))

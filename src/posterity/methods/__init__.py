@@ -1,13 +1,39 @@
 """How to get a posterior: one method, one file. ``METHODS`` is the list that the shell and the contract tests read."""
 
+from posterity.methods.base import Method as Method
+from posterity.methods.cyclical import Cyclical as Cyclical
+from posterity.methods.cyclical import FastGeometric as FastGeometric
+from posterity.methods.cyclical import Snapshot as Snapshot
+from posterity.methods.dropout import Dropout as Dropout
+from posterity.methods.map import MAP as MAP
+from posterity.methods.pruning import Pruning as Pruning
+from posterity.methods.sgld import PSGLD as PSGLD
+from posterity.methods.sgld import SGHMC as SGHMC
+from posterity.methods.sgld import SGLD as SGLD
+from posterity.methods.swa import SWA as SWA
+from posterity.methods.swag import SWAG as SWAG
+from posterity.methods.swag import SWAGCollector as SWAGCollector
 from posterity.methods.base import Method
 from posterity.methods.dropout import Dropout
 from posterity.methods.map import MAP
+from posterity.methods.mean_field import MeanField
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,
     "dropout": Dropout,
+    "swa": SWA,
+    "swag": SWAG,
+    "sgld": SGLD,
+    "psgld": PSGLD,
+    "sghmc": SGHMC,
+    "cyclical": Cyclical,
+    "snapshot": Snapshot,
+    "fast-geometric": FastGeometric,
+    "pruning": Pruning,
+}
+"""Every method by its name in the shell."""
+    "mean-field": MeanField,
 }
 """Every method by its name in the shell."""
 
-__all__ = ["MAP", "METHODS", "Dropout", "Method"]
+__all__ = ["MAP", "METHODS", "Dropout", "MeanField", "Method"]

@@ -2,22 +2,30 @@
 
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.batchnorm import with_bank
+from posterity.posteriors.conformal import Conformal, conformal
 from posterity.posteriors.empirical import Empirical
 from posterity.posteriors.files import load, save
 from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
+from posterity.posteriors.implicit import Implicit
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
+from posterity.posteriors.tempered import temper, tempered
 
 __all__ = [
+    "Conformal",
     "DiagonalGaussian",
     "Empirical",
     "FullGaussian",
+    "Implicit",
     "LowRankGaussian",
     "Mixture",
     "Posterior",
     "Stochastic",
     "WeightPosterior",
+    "conformal",
     "load",
     "save",
+    "temper",
+    "tempered",
     "with_bank",
 ]

@@ -8,7 +8,7 @@ gets the same answer.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -42,6 +42,8 @@ class Posterior:
     """
 
     kind: ClassVar[str]
+    parts: Sequence[Posterior] = ()
+    """The posteriors that this one is made of, where it is made of any."""
 
     def __init__(
         self, module: nn.Module, likelihood: Likelihood, *, inputs: InputSpec | None = None, seed: int = 0

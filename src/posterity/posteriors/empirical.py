@@ -27,6 +27,7 @@ class Empirical(WeightPosterior):
         likelihood: How targets arise from its outputs.
         points: Sets of weights, every parameter by name.
         buffers: The buffers of each point, where the network has any that depend on the weights.
+        owned: The points are nobody else's and need not be copied; they may then lie in a file mapped into memory.
     """
 
     kind = "empirical"
@@ -38,12 +39,14 @@ class Empirical(WeightPosterior):
         likelihood: Likelihood,
         points: Sequence[Params],
         buffers: Sequence[Params] | None = None,
+        *,
+        owned: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(module, likelihood, **options)
         if not points:
             raise PosterityError("an empirical posterior needs at least one set of weights")
-        self.points = [{name: w.detach().clone() for name, w in point.items()} for point in points]
+        self.points = list(points) if owned else [{n: w.detach().clone() for n, w in p.items()} for p in points]
         self.buffers = [dict(b) for b in buffers] if buffers is not None else [{} for _ in self.points]
         self.module.load_state_dict({**self.points[-1], **self.buffers[-1]}, strict=False)
 
@@ -55,13 +58,18 @@ class Empirical(WeightPosterior):
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One of the points, at random."""
         generator = self._generator(generator)
-        return self.points[int(torch.randint(len(self.points), (), generator=generator, device=generator.device))]
+        chosen = int(torch.randint(len(self.points), (), generator=generator, device=generator.device))
+        return self._here(self.points[chosen])
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights]:
         """Points evenly spaced along their order; no randomness in it."""
         last = len(self.points) - 1
         chosen = range(len(self.points)) if n > last else (round(i * last / max(1, n - 1)) for i in range(n))
-        return ((self.points[i], self.buffers[i]) for i in chosen)
+        return ((self._here(self.points[i]), self._here(self.buffers[i])) for i in chosen)
+
+    def _here(self, tensors: Params) -> Params:
+        """Points that are kept elsewhere, on the network's device."""
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
     def mean(self) -> Params:
         """The average of the points."""

@@ -12,8 +12,10 @@ from torch import nn
 from posterity.calling import InputSpec, plain_copy
 from posterity.files import read_state, write_state
 from posterity.posteriors.base import Posterior, WeightPosterior
+from posterity.posteriors.conformal import Conformal
 from posterity.posteriors.empirical import Empirical
 from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
+from posterity.posteriors.implicit import Implicit
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
 from posterity.probability import likelihoods
@@ -22,7 +24,9 @@ from posterity.types import PosterityError
 __all__ = ["KINDS", "load", "save"]
 
 KINDS: dict[str, type[Posterior]] = {
-    cls.kind: cls for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Mixture)
+    cls.kind: cls
+    for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Mixture, Conformal)
+    cls.kind: cls for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Implicit, Mixture)
 }
 """Every posterior that a file can hold, by the name it has there."""
 
@@ -56,7 +60,7 @@ def _packed(posterior: Posterior) -> dict[str, Any]:
     }
     if isinstance(posterior, WeightPosterior):
         state["bank"] = posterior.bank
-    if isinstance(posterior, Mixture):
+    if posterior.parts:
         state["parts"] = [_packed(part) for part in posterior.parts]
     return state
 
@@ -66,7 +70,7 @@ def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
         raise PosterityError(f"unknown kind of posterior {state['kind']!r}; there are {', '.join(KINDS)}")
     _check_architecture(state["architecture"], module)
     if "parts" in state:
-        state["state"] = {"parts": [_unpacked(part, module) for part in state["parts"]]}
+        state["state"] |= {"parts": [_unpacked(part, module) for part in state["parts"]]}
     likelihood = likelihoods.by_name(**state["likelihood"])
     posterior = KINDS[state["kind"]].rebuild(module, likelihood, state["state"])
     posterior.module.load_state_dict(state["buffers"], strict=False)

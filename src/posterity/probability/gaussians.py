@@ -42,7 +42,7 @@ class DiagonalNormal:
         """Log density of a whole vector (a weight of std 0 is left out: it has no density)."""
         live = self.std > 0
         z = (weights - self.mean)[live] / self.std[live]
-        return -0.5 * z.square().sum() - self.std[live].log().sum() - 0.5 * math.log(2 * math.pi) * live.sum()
+        return -0.5 * z.square().sum() - self.std[live].log().sum() - 0.5 * math.log(2 * math.pi) * live.sum().to(z)
 
 
 @dataclass(frozen=True)

@@ -78,13 +78,21 @@ class Likelihood:
 
 @dataclass(frozen=True)
 class Categorical(Likelihood):
-    """One of C classes; outputs are logits [..., C], targets integers 0 … C−1."""
+    """One of C classes; outputs are logits [..., C], targets integers 0 … C−1.
+
+    ``temperature`` divides the logits: above 1 it makes every prediction less sure (``posterity.temper`` finds it).
+    """
 
     classifies: ClassVar[bool] = True
 
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(temperature=self.temperature)
+
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Log softmax at the target, summed over positions."""
-        losses = F.cross_entropy(outputs.flatten(0, -2), targets.reshape(-1), reduction="none")
+        losses = F.cross_entropy(self._logits(outputs).flatten(0, -2), targets.reshape(-1), reduction="none")
         return -_per_example(losses.view(targets.shape))
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
@@ -103,28 +111,36 @@ class Categorical(Likelihood):
 
     def sample(self, outputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """A class for each row of logits."""
-        flat = outputs.softmax(-1).flatten(0, -2)
+        flat = self.probs(outputs).flatten(0, -2)
         return torch.multinomial(flat, 1, generator=generator).view(outputs.shape[:-1])
 
     def hessian(self, outputs: Tensor) -> Tensor:
-        """diag p − p pᵀ."""
-        p = outputs.softmax(-1)
-        return torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)
+        """(diag p − p pᵀ)/temperature²."""
+        p = self.probs(outputs)
+        return (torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)) / self.temperature**2
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Softmax."""
-        return outputs.softmax(-1)
+        return self._logits(outputs).softmax(-1)
+
+    def _logits(self, outputs: Tensor) -> Tensor:
+        return outputs if self.temperature == 1 else outputs / self.temperature
 
 
 @dataclass(frozen=True)
 class Bernoulli(Likelihood):
-    """Yes or no; outputs are one logit [B] or [B, 1], targets 0 or 1."""
+    """Yes or no; outputs are one logit [B] or [B, 1], targets 0 or 1; ``temperature`` divides the logit."""
 
     classifies: ClassVar[bool] = True
 
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(temperature=self.temperature)
+
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Log sigmoid of the logit with the target's sign."""
-        logits = _aligned(outputs, targets)
+        logits = _aligned(outputs, targets) / self.temperature
         return -_per_example(F.binary_cross_entropy_with_logits(logits, targets.to(logits), reduction="none"))
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
@@ -137,16 +153,18 @@ class Bernoulli(Likelihood):
 
     def sample(self, outputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """0 or 1 for each logit."""
-        return torch.bernoulli(outputs.sigmoid(), generator=generator)
+        return torch.bernoulli((outputs / self.temperature).sigmoid(), generator=generator)
 
     def hessian(self, outputs: Tensor) -> Tensor:
-        """p(1 − p), one logit an example."""
-        p = outputs.sigmoid().flatten(1) if outputs.ndim > 1 else outputs.sigmoid()[:, None]
-        return torch.diag_embed(p * (1 - p))
+        """p(1 − p)/temperature², one logit an example."""
+        logits = outputs / self.temperature
+        p = logits.sigmoid().flatten(1) if outputs.ndim > 1 else logits.sigmoid()[:, None]
+        return torch.diag_embed(p * (1 - p)) / self.temperature**2
 
     def probs(self, outputs: Tensor) -> Tensor:
         """[1 − p, p]."""
-        p = (outputs.squeeze(-1) if outputs.ndim > 1 and outputs.shape[-1] == 1 else outputs).sigmoid()
+        logits = outputs.squeeze(-1) if outputs.ndim > 1 and outputs.shape[-1] == 1 else outputs
+        p = (logits / self.temperature).sigmoid()
         return torch.stack([1 - p, p], -1)
 
 

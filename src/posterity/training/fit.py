@@ -48,7 +48,7 @@ def fit(
     Args:
         module: An ordinary network, which is not changed, or a function that makes one.
         method: How to get the posterior, such as ``MAP()`` or ``SWAG(rank=20)``.
-        data: A DataLoader, a Dataset, or a pair of tensors (inputs, targets).
+        data: A DataLoader or list of batches, a Dataset, or a tuple of tensors (inputs, targets).
         likelihood: How targets arise from outputs; None takes Categorical for integer targets and Gaussian with learned
             noise for real ones.
         epochs: Passes over the data; 10 if neither this nor ``training.steps`` is given.

@@ -109,8 +109,8 @@ class FromLoader:
 
 
 def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: torch.device) -> Stream:
-    """A stream over a DataLoader, a Dataset, or a pair of tensors."""
-    if isinstance(data, DataLoader) or (not isinstance(data, Dataset | tuple | list) and isinstance(data, Iterable)):
+    """A stream over a DataLoader (or any list of batches), a Dataset, or a pair of tensors."""
+    if isinstance(data, DataLoader | list) or (not isinstance(data, Dataset | tuple) and isinstance(data, Iterable)):
         return FromLoader(data, device, training.num_data, ranks)
     inputs, targets = as_tensors(data)
     if training.num_data not in (None, len(targets)):

@@ -1,0 +1,309 @@
+"""From a posterior to a small network in one call: score, mask, compact, measure, keep what is faster.
+
+Mean and variance give scores, scores give masks, and a masked network can be run in several forms: dense, compacted,
+compacted with some layers sparse. All of them are timed, and the fastest is returned that is nowhere slower than the
+masked dense network.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+
+from posterity import calling, masks
+from posterity.calling import InputSpec
+from posterity.compression import files
+from posterity.compression.compact import Compacted, compact
+from posterity.compression.files import Bits
+from posterity.compression.flops import flops
+from posterity.compression.report import Compression, LayerReport
+from posterity.compression.sparse import SparseLinear, with_sparse_layers
+from posterity.compression.speed import ratio, rows, timings
+from posterity.compression.trace import trace
+from posterity.files import write_state
+from posterity.masks import Masks
+from posterity.posteriors.base import Posterior, WeightPosterior
+from posterity.random import generator_for
+from posterity.types import Inputs, Params, PosterityError
+
+__all__ = ["CompressedNetwork", "accuracy", "compress"]
+
+_BATCHES = (1, 128)
+_DENSE = "masked dense"
+_NOISE = 1.05
+"""Times closer than this are called equal: two timings of one network differ by up to 3%."""
+_DEFAULT_LOG_ALPHA = 3.0
+
+
+class CompressedNetwork(fx.GraphModule):
+    """An ordinary, smaller network that knows how it came about."""
+
+    @property
+    def compression(self) -> Compression:
+        """What the compression did, in figures."""
+        return self.meta["compression"]
+
+    def save(self, path: str | Path) -> int:
+        """Write the weights that are left, for ``load`` into the plain network; returns the bytes on disk."""
+        write_state(path, self.meta["packed"], "compressed network")
+        return Path(path).stat().st_size
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Which weights go: at most one of the three.
+
+    Attributes:
+        threshold: Weights with log alpha ≥ threshold go.
+        keep: The fraction of weights that stays.
+        max_drop: How much validation accuracy may be lost, as a fraction: 0.002 is a fifth of a percent.
+        per_layer: ``keep`` and ``max_drop`` count within each layer, not over the network.
+    """
+
+    threshold: float | None = None
+    keep: float | None = None
+    max_drop: float | None = None
+    per_layer: bool = False
+
+    def __post_init__(self) -> None:
+        given = [n for n in ("threshold", "keep", "max_drop") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise PosterityError(f"give one of threshold, keep and max_drop, got {' and '.join(given)}")
+        if self.max_drop is not None and not 0 <= self.max_drop < 1:
+            raise PosterityError(f"max_drop is a fraction in [0, 1), got {self.max_drop!r}")
+
+
+def compress(
+    subject: Posterior | nn.Module,
+    *,
+    threshold: float | None = None,
+    keep: float | None = None,
+    max_drop: float | None = None,
+    per_layer: bool = False,
+    validation: Iterable[Any] | None = None,
+    example: Inputs | None = None,
+    bits: Bits | Literal["variance"] = None,
+) -> CompressedNetwork:
+    """A smaller network that computes what the pruned one would.
+
+    Without a criterion, a posterior with variances is pruned at log alpha 3; anything else keeps the zeros it has.
+
+    Args:
+        subject: A posterior over weights (pruned by signal to noise), or a plain network (by magnitude).
+        threshold: Prune the weights whose log alpha is at least this; needs variances.
+        keep: Keep this fraction of the weights.
+        max_drop: Keep as few as lose at most this much validation accuracy.
+        per_layer: Count ``keep`` and ``max_drop`` within each layer.
+        validation: Batches of (inputs, labels), iterable again and again; its accuracies go into the report.
+        example: Inputs to trace and time with; taken from the posterior or the validation data if not given.
+        bits: Quantise the weights to so many bits, all or by name; ``"variance"`` takes what the posterior's own
+            spread makes worth storing (``bits_from_variance``).
+
+    Returns:
+        The network, in evaluation mode, with its ``compression`` report.
+    """
+    criterion = Criterion(threshold, keep, max_drop, per_layer)
+    dense, variance = _network_and_variance(subject)
+    device = _device(dense)
+    example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))
+    chosen = _masks(dense, variance, criterion, validation)
+    pruned = masks.apply(dense, chosen)
+    packed = files.pack(pruned, _bits(pruned, variance, bits))
+    masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
+    choice = _fastest(masked, example)
+    small = choice.network
+    network = CompressedNetwork(small, small.graph)
+    network.meta["packed"] = packed
+    network.meta["compression"] = Compression(
+        layers=_layers(masked, small),
+        parameters=(_numbers(dense), _numbers(small)),
+        bytes=(files.dense_bytes(dense), _bytes_on_disk(packed)),
+        flops=(flops(dense, example), flops(small, example)),
+        latency=choice.latency,
+        accuracy=None if validation is None else (accuracy(dense, validation), accuracy(small, validation)),
+        form=choice.form,
+        notes=choice.notes,
+    )
+    return network.eval()
+
+
+def _device(network: nn.Module) -> torch.device:
+    return next((p.device for p in network.parameters()), torch.device("cpu"))
+
+
+def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Params]:
+    """The plain network at the posterior's mean, and what variances there are."""
+    if isinstance(subject, nn.Module):
+        return calling.plain_copy(subject), {}
+    if not isinstance(subject, WeightPosterior):
+        raise PosterityError(f"{type(subject).__name__} is no distribution over weights, so there is nothing to prune")
+    dense = calling.plain_copy(subject.module)
+    dense.load_state_dict(subject.mean(), strict=False)
+    return dense, {name: value for name, value in subject.variance().items() if bool(value.any())}
+
+
+def _example(subject: Posterior | nn.Module, validation: Iterable[Any] | None, example: Inputs | None) -> Inputs:
+    """Inputs to trace and time with, wherever they can be had."""
+    if example is not None:
+        return example
+    if validation is not None:
+        return calling.as_batch(next(iter(validation))).inputs
+    spec = getattr(subject, "inputs", None)
+    if spec is None:
+        raise PosterityError("compress needs inputs to trace the network with: give example= or validation=")
+    return _made_up(spec)
+
+
+def _made_up(spec: InputSpec) -> Inputs:
+    """Two rows of Normal noise, or of zeros where the inputs are integers."""
+    generator, made = generator_for(0), []
+    for shape, name in zip(spec.shapes, spec.dtypes, strict=True):
+        noise = torch.randn((2, *shape), generator=generator)
+        dtype = getattr(torch, name)
+        made.append((noise if dtype.is_floating_point else torch.zeros_like(noise)).to(dtype))
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _masks(dense: nn.Module, variance: Params, criterion: Criterion, validation: Iterable[Any] | None) -> Masks:
+    """Which weights stay."""
+    params = dict(dense.named_parameters())
+    if criterion.keep is None and criterion.max_drop is None:
+        return _masks_at_threshold(params, variance, criterion.threshold)
+    scores = masks.signal_to_noise(params, variance) if variance else masks.magnitude(params)
+    fraction = criterion.keep
+    if fraction is None:
+        fraction = _fraction_for_drop(dense, scores, criterion, validation)
+    return masks.top_fraction(scores, fraction, criterion.per_layer)
+
+
+def _masks_at_threshold(params: Mapping[str, Tensor], variance: Params, threshold: float | None) -> Masks:
+    """By log alpha where there are variances; otherwise the zeros that are there already."""
+    if threshold is not None and not variance:
+        raise PosterityError("a threshold on log alpha needs variances, and this has none: give keep= or max_drop=")
+    if variance:
+        limit = _DEFAULT_LOG_ALPHA if threshold is None else threshold
+        chosen = masks.below(masks.log_alpha(params, variance), limit)
+        if not any(bool(value.any()) for value in chosen.values()):
+            total = sum(value.numel() for value in chosen.values())
+            raise PosterityError(f"threshold={limit:g} removes all {total:,} weights: raise it, or give keep=")
+        return chosen
+    chosen = {name: value != 0 for name, value in masks.weights(params).items()}
+    if all(bool(value.all()) for value in chosen.values()):
+        raise PosterityError("there are no variances and no zeros to compress by: give keep= or max_drop=")
+    return chosen
+
+
+def _fraction_for_drop(
+    dense: nn.Module, scores: Params, criterion: Criterion, validation: Iterable[Any] | None
+) -> float:
+    if validation is None or criterion.max_drop is None:
+        raise PosterityError("max_drop needs validation data: give validation=")
+    floor = accuracy(dense, validation) - criterion.max_drop
+
+    def accuracy_with(fraction: float) -> float:
+        return accuracy(masks.apply(dense, masks.top_fraction(scores, fraction, criterion.per_layer)), validation)
+
+    return masks.smallest_keep(accuracy_with, floor)
+
+
+def _bits(pruned: nn.Module, variance: Params, bits: Bits | Literal["variance"]) -> Bits:
+    if bits != "variance":
+        return bits
+    if not variance:
+        raise PosterityError("bits from the variance need a posterior that has one: give a number of bits")
+    return files.bits_from_variance({name: p.detach() for name, p in pruned.named_parameters()}, variance)
+
+
+def accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
+    """The fraction of examples whose highest output is their label."""
+    right = total = 0
+    device = _device(network)
+    with torch.no_grad():
+        for batch in map(calling.as_batch, batches):
+            if batch.targets.is_floating_point():
+                raise PosterityError("accuracy needs integer labels, got targets of type " + str(batch.targets.dtype))
+            outputs = calling.call(network, calling.map_inputs(batch.inputs, lambda tensor: tensor.to(device)))
+            right += int((outputs.argmax(-1).cpu() == batch.targets.cpu()).sum())
+            total += batch.targets.numel()
+    if total == 0:
+        raise PosterityError("the validation data is empty")
+    return right / total
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The form of the masked network that was chosen, and its times."""
+
+    form: str
+    network: fx.GraphModule
+    latency: dict[int, tuple[float, float]]
+    notes: tuple[str, ...]
+
+
+def _fastest(masked: nn.Module, example: Inputs) -> Choice:
+    """The form that is fastest, among those nowhere slower than the masked dense network."""
+    compacted = compact(masked, example)
+    forms = {"compacted": compacted.module, **_variants(masked, compacted.module, example)}
+    times = {batch: timings({_DENSE: masked, **forms}, rows(example, batch)) for batch in _BATCHES}
+    ratios = {name: [ratio(t[name], t[_DENSE]) for t in times.values()] for name in forms}
+    notes = _notes(compacted)
+    allowed = [name for name in forms if max(ratios[name]) <= _NOISE]
+    best = min(allowed, key=lambda name: sum(ratios[name]), default=_DENSE)
+    if best == _DENSE:
+        worst = max(ratios["compacted"])
+        notes += (f"the compacted network takes {worst:.2f}× the time of the masked one, so the dense form is kept",)
+        forms[_DENSE] = trace(masked).to(_device(masked))
+    medians = {b: (statistics.median(t[_DENSE]), statistics.median(t[best])) for b, t in times.items()}
+    return Choice(best, forms[best], medians, notes)
+
+
+def _variants(masked: nn.Module, compacted: fx.GraphModule, example: Inputs) -> dict[str, fx.GraphModule]:
+    """Other ways to run the compacted network: reading all inputs, or with some layers sparse."""
+    forms = {}
+    if "select_" in compacted.code:
+        forms["compacted, all inputs read"] = compact(masked, example, select_inputs=False).module
+    if _device(masked).type == "cpu":
+        for name, network in {"compacted": compacted, **forms}.items():
+            sparse, layers = with_sparse_layers(network, example, _BATCHES)
+            if layers:
+                forms[f"{name}, partly sparse"] = sparse
+    return forms
+
+
+def _notes(compacted: Compacted) -> tuple[str, ...]:
+    notes = [f"not followed, so what it reads stays masked: {what}" for what in compacted.not_followed]
+    if compacted.constant:
+        notes.append("the network is entirely dead: its output is the same for every input")
+    return tuple(notes)
+
+
+def _layers(masked: nn.Module, small: nn.Module) -> tuple[LayerReport, ...]:
+    """Every weight before and after."""
+    after = {name: tuple(p.shape) for name, p in small.named_parameters()}
+    sparse = {f"{name}.weight": m for name, m in small.named_modules() if isinstance(m, SparseLinear)}
+    after |= {name: (m.out_features, m.in_features) for name, m in sparse.items()}
+    return tuple(
+        LayerReport(name, tuple(p.shape), after.get(name), int((p != 0).sum()), p.numel(), name in sparse)
+        for name, p in masked.named_parameters()
+        if p.dim() >= 2
+    )
+
+
+def _numbers(network: nn.Module) -> int:
+    """Stored numbers that are weights or biases; of a sparse layer its non-zeros."""
+    sparse = sum(m.kept + m.out_features for m in network.modules() if isinstance(m, SparseLinear))
+    return sparse + sum(p.numel() for p in network.parameters())
+
+
+def _bytes_on_disk(packed: Mapping[str, Any]) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.safetensors"
+        write_state(path, packed, "compressed network")
+        return path.stat().st_size

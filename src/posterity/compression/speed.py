@@ -1,0 +1,79 @@
+"""How fast networks are, side by side: one thread, interleaved rounds, medians.
+
+The candidates take turns within each round, so that a busy machine slows all of them alike, and the ratio between
+them stays honest. On the CPU the clock is CPU time, which waiting for a core does not count.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from posterity import calling
+from posterity.types import Inputs
+
+__all__ = ["one_thread", "ratio", "rows", "timings"]
+
+_ROUNDS = 25
+_CALLS = 20
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run on a single CPU thread, and go back to as many as there were."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def rows(example: Inputs, count: int) -> Inputs:
+    """An example repeated, or cut, to a batch of ``count``."""
+    index = torch.arange(count) % calling.num_examples(example)
+    return calling.map_inputs(example, lambda tensor: tensor[index.to(tensor.device)])
+
+
+def timings(networks: Mapping[str, nn.Module], inputs: Inputs, budget: float = 0.2) -> dict[str, list[float]]:
+    """Seconds of one call of each network, round by round.
+
+    Args:
+        networks: What to time, by name; each in evaluation mode on the inputs' device.
+        inputs: What to call them with.
+        budget: About how many seconds each network may use in all.
+    """
+    device = calling.tensors_of(inputs)[0].device
+    seconds: dict[str, list[float]] = {name: [] for name in networks}
+    with one_thread(), torch.no_grad():
+        # The first calls choose kernels and fill caches; the second tell how many fit a round.
+        first = [_time(network, inputs, calls, device) for calls in (2, 3) for network in networks.values()]
+        calls = max(1, min(_CALLS, round(budget / _ROUNDS / max(*first[len(networks) :], 1e-6))))
+        for _ in range(_ROUNDS):
+            for name, network in networks.items():
+                seconds[name].append(_time(network, inputs, calls, device))
+    return seconds
+
+
+def ratio(a: list[float], b: list[float]) -> float:
+    """How many times b's time a took: the median over rounds, in each of which both met the same machine."""
+    return statistics.median(left / right for left, right in zip(a, b, strict=True))
+
+
+def _time(network: nn.Module, inputs: Inputs, calls: int, device: torch.device) -> float:
+    """Mean seconds of a few calls."""
+    on_gpu = device.type == "cuda"
+    clock = time.perf_counter if on_gpu else time.process_time
+    if on_gpu:
+        torch.cuda.synchronize(device)
+    start = clock()
+    for _ in range(calls):
+        calling.call(network, inputs)
+    if on_gpu:
+        torch.cuda.synchronize(device)
+    return (clock() - start) / calls

@@ -1,0 +1,72 @@
+"""Examples in large pieces, whatever form they come in.
+
+What is done once a batch (drawing weights, say) is done once for thousands of examples when loader batches are put
+together first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from posterity.calling import InputSpec, as_batch, map_inputs, num_examples, tensors_of
+from posterity.data.dataset import DataSet
+from posterity.types import Batch, Inputs, PosterityError
+
+__all__ = ["pieces", "whole"]
+
+PIECE = 10_000
+"""Examples of a piece, unless told otherwise."""
+
+
+def pieces(data: Any, size: int = PIECE) -> Iterator[Batch]:
+    """Batches of up to about ``size`` examples from a DataSet (its test part), a pair, a Dataset or a loader."""
+    kept: list[Batch] = []
+    for batch in _batches(data):
+        if kept and (_spec(kept[0]) != _spec(batch) or sum(len(b.targets) for b in kept) >= size):
+            yield _stacked(kept)
+            kept = []
+        kept.append(batch)
+    if kept:
+        yield _stacked(kept)
+
+
+def whole(data: Any) -> Batch:
+    """All examples as one batch, for what must see them together (corruptions, pictures)."""
+    found = list(pieces(data, size=2**62))
+    if len(found) != 1:
+        raise PosterityError(f"examples must have one shape to be taken together, got {len(found)} shapes")
+    return found[0]
+
+
+def _batches(data: Any) -> Iterator[Batch]:
+    if isinstance(data, DataSet):
+        data = data.test
+    if isinstance(data, Tensor):  # inputs alone: enough for out-of-distribution data
+        data = (data, torch.zeros(len(data), dtype=torch.long))
+    if isinstance(data, Batch) or (isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], Tensor)):
+        if num_examples(data[0]) != len(data[1]):
+            raise PosterityError(f"got {num_examples(data[0])} inputs and {len(data[1])} targets")
+        yield as_batch(data)
+        return
+    if isinstance(data, Dataset):
+        data = DataLoader(data, batch_size=1000)
+    if not isinstance(data, Iterable):
+        raise PosterityError(f"data must be a loader, a Dataset or (inputs, targets), got {type(data).__name__}")
+    yield from map(as_batch, data)
+
+
+def _spec(batch: Batch) -> InputSpec:
+    return InputSpec.of(batch.inputs)
+
+
+def _stacked(batches: list[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    columns = iter([torch.cat(tensors) for tensors in zip(*(tensors_of(b.inputs) for b in batches), strict=True)])
+    inputs: Inputs = map_inputs(batches[0].inputs, lambda _: next(columns))
+    return Batch(inputs, torch.cat([b.targets for b in batches]))

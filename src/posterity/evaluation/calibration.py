@@ -1,0 +1,134 @@
+"""Is a stated confidence the frequency of being right?
+
+Examples are put in bins by their confidence c = max p; in bin b let n_b be their number, acc_b the share that is right
+and conf_b the mean confidence:
+
+    ECE            Σ_b n_b/n |acc_b − conf_b|          bins of equal width, or of equal mass (as many examples each)
+    maximum        max_b |acc_b − conf_b|              over bins with any examples
+    classwise ECE  mean over classes k of Σ_b n_b/n |freq_b − p_b|, binned by p_k   (Kull et al. 2019)
+
+Bins are [low, high), the last one closed. A finite sample is never perfectly calibrated: for honest probabilities the
+ECE is about Σ_b √(2 conf_b(1 − conf_b) n_b/π)/n, which falls as 1/√n. torchmetrics agrees except that it gives a
+confidence of exactly one a bin of its own, which moves the maximum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.evaluation.checks import checked, row_weights
+from posterity.types import PosterityError
+
+__all__ = [
+    "Reliability",
+    "classwise_ece",
+    "classwise_gaps",
+    "ece",
+    "max_calibration_error",
+    "reliability",
+]
+
+
+def equal_width(bins: int) -> Tensor:
+    """Edges of ``bins`` equal parts of [0, 1]."""
+    if not isinstance(bins, int) or bins < 1:
+        raise PosterityError(f"bins must be a positive whole number, got {bins!r}")
+    return torch.linspace(0, 1, bins + 1, dtype=torch.float64)
+
+
+def equal_mass(values: Tensor, bins: int) -> Tensor:
+    """Edges between which equally many of ``values`` lie; fewer bins where many values are the same."""
+    inner = torch.quantile(values.double(), equal_width(bins)[1:-1])
+    return torch.cat([torch.zeros(1), inner.unique(), torch.ones(1)]).unique()
+
+
+def bin_index(values: Tensor, edges: Tensor) -> Tensor:
+    """Which bin [low, high) each value falls in; the last bin is closed."""
+    return torch.bucketize(values.double().contiguous(), edges[1:-1].contiguous(), right=True)
+
+
+def binned(index: Tensor, bins: int, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Total weight and weighted sum of ``values`` in each bin, both [..., bins]."""
+    members = torch.nn.functional.one_hot(index, bins).to(weights.dtype)
+    sums = weights @ torch.cat([members, members * values[:, None].to(weights.dtype)], 1)
+    return sums[..., :bins], sums[..., bins:]
+
+
+def ece(prediction: Any, targets: Any, bins: int = 15, mass: bool = False, weights: Tensor | None = None) -> Tensor:
+    """Expected calibration error.
+
+    Args:
+        prediction: A Classification or probabilities [n, classes].
+        targets: Classes [n].
+        bins: How many bins.
+        mass: Bins of equal mass instead of equal width; resampling keeps the bins of the whole sample.
+        weights: How often each example counts, [..., n].
+    """
+    _, gaps, weights = _gaps(prediction, targets, bins, mass, weights)
+    return gaps.abs().sum(-1) / weights.sum(-1)
+
+
+def max_calibration_error(prediction: Any, targets: Any, bins: int = 15, weights: Tensor | None = None) -> Tensor:
+    """The largest gap between accuracy and confidence over bins of equal width that hold any examples."""
+    held, gaps, _ = _gaps(prediction, targets, bins, False, weights)
+    return torch.where(held > 0, gaps.abs() / held.clamp_min(1e-12), 0).amax(-1)
+
+
+def classwise_ece(prediction: Any, targets: Any, bins: int = 15, weights: Tensor | None = None) -> Tensor:
+    """The calibration error of every class's probability, averaged over classes."""
+    probs, targets = checked(prediction, targets)
+    weights = row_weights(weights, len(probs))
+    edges, total = equal_width(bins), torch.zeros(weights.shape[:-1], dtype=weights.dtype)
+    for k in range(probs.shape[1]):
+        _, gap = binned(bin_index(probs[:, k], edges), bins, (targets == k).double() - probs[:, k], weights)
+        total += gap.abs().sum(-1)
+    return total / weights.sum(-1) / probs.shape[1]
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A reliability diagram: per bin the number of examples, their mean confidence and their accuracy (nan if none)."""
+
+    edges: list[float]
+    count: list[int]
+    confidence: list[float]
+    accuracy: list[float]
+
+
+def reliability(prediction: Any, targets: Any, bins: int = 15) -> Reliability:
+    """What a reliability diagram shows, in bins of equal width."""
+    probs, targets = checked(prediction, targets)
+    confidence, label = probs.double().max(1)
+    edges = equal_width(bins)
+    index, ones = bin_index(confidence, edges), torch.ones(len(probs), dtype=torch.float64)
+    count, sure = binned(index, bins, confidence, ones)
+    _, right = binned(index, bins, label == targets, ones)
+    return Reliability(edges.tolist(), count.long().tolist(), (sure / count).tolist(), (right / count).tolist())
+
+
+def classwise_gaps(prediction: Any, targets: Any, bins: int = 10) -> tuple[Tensor, Tensor]:
+    """Frequency minus mean probability for each class and bin of that probability, and the counts: [classes, bins]."""
+    probs, targets = checked(prediction, targets)
+    edges, ones = equal_width(bins), torch.ones(len(probs), dtype=torch.float64)
+    rows = [
+        binned(bin_index(probs[:, k], edges), bins, (targets == k).double() - probs[:, k], ones)
+        for k in range(probs.shape[1])
+    ]
+    counts = torch.stack([count for count, _ in rows])
+    return torch.stack([gap for _, gap in rows]) / counts, counts.long()
+
+
+def _gaps(
+    prediction: Any, targets: Any, bins: int, mass: bool, weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weight and sum of (right − confidence) in each bin of confidence, and the rows of weights."""
+    probs, targets = checked(prediction, targets)
+    confidence, label = probs.double().max(1)
+    edges = equal_mass(confidence, bins) if mass else equal_width(bins)
+    rows = row_weights(weights, len(probs))
+    held, gaps = binned(bin_index(confidence, edges), len(edges) - 1, (label == targets).double() - confidence, rows)
+    return held, gaps, rows

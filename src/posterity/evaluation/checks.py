@@ -1,0 +1,78 @@
+"""What the metrics accept, checked once at the border; and the weighted mean they all are made of.
+
+Every metric takes ``weights`` [..., n]: how often each example counts. None is once each; a matrix of multinomial
+counts is a bootstrap (``posterity.evaluation.bootstrap``), and gives one figure a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.prediction import Classification
+from posterity.types import PosterityError
+
+__all__ = ["checked", "labelled", "probabilities", "row_weights", "same_length", "weighted_mean"]
+
+_TOLERANCE = 1e-3
+"""How far a row of probabilities may be from summing to one: what half precision leaves."""
+
+
+def probabilities(prediction: Any) -> Tensor:
+    """Class probabilities [n, classes] of a prediction, or given as they are."""
+    probs = prediction.probs if isinstance(prediction, Classification) else torch.as_tensor(prediction)
+    if probs.ndim != 2 or probs.shape[0] == 0 or probs.shape[1] < 2:
+        raise PosterityError(f"probabilities must be [examples, classes] with two classes, got {tuple(probs.shape)}")
+    if not probs.is_floating_point() or not probs.isfinite().all() or probs.min() < 0:
+        raise PosterityError("probabilities must be finite real numbers from 0 to 1")
+    worst = (probs.sum(1) - 1).abs().max().item()
+    if worst > _TOLERANCE:
+        raise PosterityError(f"the probabilities of an example must sum to one, but some are off by {worst:.3g}")
+    return probs.detach().cpu()
+
+
+def labelled(targets: Any, n: int, classes: int) -> Tensor:
+    """Integer targets [n] from 0 to classes − 1."""
+    targets = torch.as_tensor(targets).detach().cpu()
+    if targets.shape == (n, 1):
+        targets = targets[:, 0]
+    if targets.shape != (n,):
+        raise PosterityError(f"{n} predictions need {n} targets, got targets of shape {tuple(targets.shape)}")
+    if targets.is_floating_point() and not torch.equal(targets, targets.round()):
+        raise PosterityError(f"class targets must be whole numbers, got {targets.dtype} with fractions")
+    targets = targets.long()
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= classes:
+        raise PosterityError(f"class targets run from {low} to {high}, but there are {classes} probabilities a row")
+    return targets
+
+
+def checked(prediction: Any, targets: Any) -> tuple[Tensor, Tensor]:
+    """Probabilities and targets that fit each other."""
+    probs = probabilities(prediction)
+    return probs, labelled(targets, *probs.shape)
+
+
+def same_length(**columns: Tensor) -> None:
+    """Refuse columns of different length."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        told = ", ".join(f"{length} {name}" for name, length in lengths.items())
+        raise PosterityError(f"one of each is needed for every example, got {told}")
+
+
+def row_weights(weights: Tensor | None, n: int) -> Tensor:
+    """The weights [..., n], ones if there are none."""
+    if weights is None:
+        return torch.ones(n, dtype=torch.float64)
+    if weights.shape[-1] != n:
+        raise PosterityError(f"{n} examples need weights of shape [..., {n}], got {tuple(weights.shape)}")
+    return weights
+
+
+def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Σ wᵢ vᵢ / Σ wᵢ for every row of weights."""
+    weights = row_weights(weights, len(values))
+    return (weights @ values.to(weights.dtype)) / weights.sum(-1)

@@ -1,0 +1,114 @@
+"""All test examples through the posterior: one prediction and one tensor of targets; of the draws only sums stay."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from posterity.calling import InputSpec, map_inputs, tensors_of
+from posterity.data.pieces import pieces
+from posterity.posteriors import Posterior
+from posterity.prediction import Prediction
+from posterity.types import PosterityError
+
+__all__ = ["Gathered", "Judge", "fingerprint", "gather"]
+
+
+class Judge(Protocol):
+    """What differs between classes and numbers."""
+
+    def light(self, prediction: Any) -> Any:
+        """The prediction without its single draws, on the CPU."""
+        ...
+
+    def joined(self, parts: list[Any]) -> Any:
+        """One prediction of all pieces."""
+        ...
+
+    def first(self, prediction: Any, count: int) -> Any:
+        """The prediction of the first draws alone; needs its samples."""
+        ...
+
+    def each(self, prediction: Any, targets: Tensor) -> Tensor:
+        """Error and log-likelihood of each example, [2, n]."""
+        ...
+
+    def figures(self, prediction: Any, targets: Tensor) -> Callable[[Tensor | None], dict[str, Tensor]]:
+        """Every figure as a function of weights."""
+        ...
+
+    def shifted(self, prediction: Any, targets: Tensor) -> Callable[[Tensor | None], dict[str, Tensor]]:
+        """The few figures that are followed under shift."""
+        ...
+
+    def details(self, gathered: Gathered) -> dict[str, Any]:
+        """Curves and tables for plots."""
+        ...
+
+
+@dataclass(eq=False)
+class Gathered:
+    """The predictions of a posterior on a data set.
+
+    Attributes:
+        prediction: All examples together.
+        targets: Their targets.
+        spec: Shape and type of the inputs.
+        along: The inputs themselves where each is one number: plots of a regression run along them.
+        counts: Numbers of draws, 1, 2, 4, … up to all.
+        nested: Error and log-likelihood of each example when only so many draws are averaged, [counts, 2, n].
+        seconds: What predicting took.
+    """
+
+    prediction: Any
+    targets: Tensor
+    spec: InputSpec
+    along: Tensor | None
+    counts: list[int]
+    nested: Tensor | None
+    seconds: float
+
+
+def gather(posterior: Posterior, data: Any, draws: int, judge: Judge) -> Gathered:
+    """Predict every example.
+
+    Args:
+        posterior: What is evaluated.
+        data: A DataSet (its test part), (inputs, targets), a Dataset or a loader.
+        draws: Networks averaged.
+        judge: Knows what to keep of a prediction.
+    """
+    parts: list[Prediction] = []
+    targets: list[Tensor] = []
+    nested: list[Tensor] = []
+    along: list[Tensor] = []
+    counts: list[int] = []
+    spec = InputSpec((), ())
+    seconds = 0.0
+    for batch in pieces(data):
+        inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
+        start = time.perf_counter()
+        prediction = posterior.predict(inputs, draws, keep_samples=True)
+        seconds += time.perf_counter() - start
+        targets.append(batch.targets.detach().cpu())
+        spec = InputSpec.of(batch.inputs)
+        along += [t.detach().cpu()[:, 0] for t in tensors_of(batch.inputs) if spec.shapes == ((1,),)]
+        if prediction.samples is not None:
+            counts = sorted({min(2**k, len(prediction.samples)) for k in range(draws.bit_length() + 1)})
+            nested.append(torch.stack([judge.each(judge.first(prediction, k), targets[-1]) for k in counts]))
+        parts.append(judge.light(prediction))
+    if not parts:
+        raise PosterityError("there are no examples to evaluate on")
+    joined = (torch.cat(lists, -1) if lists else None for lists in (along, nested))
+    return Gathered(judge.joined(parts), torch.cat(targets), spec, next(joined), counts, next(joined), seconds)
+
+
+def fingerprint(targets: Tensor) -> str:
+    """Tells whether two evaluations saw the same test set, in the same order."""
+    return hashlib.sha256(targets.contiguous().double().numpy().tobytes()).hexdigest()[:16]

@@ -1,0 +1,141 @@
+"""Scores of predictive distributions of numbers, smaller is better; F is the predictive distribution function.
+
+    RMSE       √mean (y − E[y])²
+    NLL        mean −log p(y), summed over what an example holds                      in nats
+    CRPS       mean ∫ (F(v) − 1[v ≥ y])² dv                        in the units of y; |y − m| for a point m
+    coverage   the share of y inside the central interval of a level: should be the level
+    width      the mean width of that interval: small is good among those that cover
+    PIT        F(y), uniform on [0, 1] when the distributions are right
+
+For N(m, s²) and z = (y − m)/s the CRPS is s (z(2Φ(z) − 1) + 2φ(z) − 1/√π) (Gneiting and Raftery 2007); for S draws it
+is mean |x_i − y| − ½ mean |x_i − x_j|; for a mixture of draws of any likelihood it is integrated from F here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posterity.evaluation.checks import same_length, weighted_mean
+from posterity.prediction import Regression
+from posterity.types import PosterityError
+
+__all__ = ["coverage", "crps", "crps_gaussian", "crps_samples", "nll", "pit", "real_targets", "rmse", "width"]
+
+_NODES = 48
+_REACH = 8.0
+"""Standard deviations beyond which a predictive distribution is taken to have ended."""
+
+
+def rmse(prediction: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
+    """Root mean squared error of a Regression, or of means given as they are."""
+    mean = prediction.mean if isinstance(prediction, Regression) else torch.as_tensor(prediction)
+    targets = real_targets(targets, mean)
+    return weighted_mean(_rows((mean.cpu() - targets).double().square()), weights).sqrt()
+
+
+def nll(prediction: Regression, targets: Any, weights: Tensor | None = None) -> Tensor:
+    """Mean negative log density of the targets."""
+    return weighted_mean(-log_density_each(prediction, targets), weights)
+
+
+def crps(prediction: Regression, targets: Any, weights: Tensor | None = None) -> Tensor:
+    """Mean continuous ranked probability score of the mixture of draws."""
+    return weighted_mean(_rows(crps_each(prediction, targets)), weights)
+
+
+def crps_gaussian(mean: Any, std: Any, targets: Any) -> Tensor:
+    """The score of N(mean, std²) for each target, in closed form."""
+    mean, std, targets = (torch.as_tensor(value).double() for value in (mean, std, targets))
+    if not (std > 0).all():
+        raise PosterityError(f"std must be positive, got {std.min().item()!r}")
+    z = (targets - mean) / std
+    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+    return std * (z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+
+
+def crps_samples(samples: Any, targets: Any) -> Tensor:
+    """The score of the empirical distribution of samples [draws, ...] for each target [...].
+
+    Σ_{i<j} |x_i − x_j| comes from the sorted samples as Σ_i (2i − S − 1) x_(i), so the cost is that of sorting.
+    """
+    samples, targets = torch.as_tensor(samples).double(), torch.as_tensor(targets).double()
+    if samples.ndim < 1 or samples.shape[1:] != targets.shape or not len(samples):
+        raise PosterityError(
+            f"samples must be [draws, *targets], got {tuple(samples.shape)} for targets {tuple(targets.shape)}"
+        )
+    count = len(samples)
+    rank = (2 * torch.arange(1, count + 1) - count - 1).double().view(-1, *[1] * targets.ndim)
+    spread = (rank * samples.sort(0).values).sum(0) / count**2
+    return (samples - targets).abs().mean(0) - spread
+
+
+def pit(prediction: Regression, targets: Any) -> Tensor:
+    """F(y): where each target falls in its predictive distribution."""
+    return prediction.cdf(real_targets(targets, prediction.mean).to(prediction.mean)).double().cpu()
+
+
+def coverage(prediction: Regression, targets: Any, level: float = 0.95, weights: Tensor | None = None) -> Tensor:
+    """The share of targets inside the central interval of this level."""
+    _check_level(level)
+    return weighted_mean(_rows(inside(pit(prediction, targets), level)), weights)
+
+
+def width(prediction: Regression, level: float = 0.95, weights: Tensor | None = None) -> Tensor:
+    """The mean width of the central intervals of this level."""
+    low, high = prediction.interval(level)
+    return weighted_mean(_rows((high - low).double().cpu()), weights)
+
+
+def inside(quantiles: Tensor, level: float) -> Tensor:
+    """Whether a target at this quantile of its distribution lies in the central interval."""
+    return ((quantiles - 0.5).abs() <= level / 2).double()
+
+
+def log_density_each(prediction: Regression, targets: Any) -> Tensor:
+    """log p(y) of each example."""
+    return prediction.log_prob(real_targets(targets, prediction.mean).to(prediction.mean)).double().cpu()
+
+
+def crps_each(prediction: Regression, targets: Any) -> Tensor:
+    """The score of each target: Gauss–Legendre on both sides of it."""
+    y = real_targets(targets, prediction.mean).to(prediction.mean)
+    reach = _REACH * prediction.std
+    low, high = prediction.mean - reach, prediction.mean + reach
+    middle = torch.minimum(torch.maximum(y, low), high)
+    total = (y - middle).abs()  # beyond the reach the integrand is one
+    for node, share in zip(*np.polynomial.legendre.leggauss(_NODES), strict=True):
+        position = (float(node) + 1) / 2
+        below, above = low + position * (middle - low), middle + position * (high - middle)
+        total = total + float(share) / 2 * (middle - low) * prediction.cdf(below).square()
+        total = total + float(share) / 2 * (high - middle) * (1 - prediction.cdf(above)).square()
+    return total.double().cpu()
+
+
+def real_targets(targets: Any, mean: Tensor) -> Tensor:
+    """Targets in the shape of the predicted means."""
+    targets = torch.as_tensor(targets).detach().cpu()
+    if targets.ndim == 0 or not targets.numel():
+        raise PosterityError("there are no targets to compare with")
+    same_length(predictions=mean, targets=targets)
+    if targets.numel() != mean.numel():
+        raise PosterityError(
+            f"targets of shape {tuple(targets.shape)} do not fit predictions of shape {tuple(mean.shape)}"
+        )
+    if targets.is_floating_point() and not targets.isfinite().all():
+        raise PosterityError("the targets hold NaN or infinite values")
+    return targets.reshape(mean.shape)
+
+
+def _rows(values: Tensor) -> Tensor:
+    """One value an example: the mean over what it holds."""
+    return values.flatten(1).mean(1) if values.ndim > 1 else values
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise PosterityError(f"an interval's level lies in (0, 1), got {level!r}")

@@ -1,0 +1,85 @@
+"""What becomes of the figures when the inputs slowly turn into something else: five severities of each corruption."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.calling import tensors_of
+from posterity.data import SEVERITIES, DataSet, Kind, corrupt, corruptions_for
+from posterity.data.pieces import whole
+from posterity.evaluation.gather import Judge, gather
+from posterity.posteriors import Posterior
+from posterity.random import generator_for
+from posterity.types import Batch, PosterityError
+
+__all__ = ["Corrupt", "corruptions_of", "under_shift"]
+
+Corrupt = Callable[[Tensor, int], Tensor]
+"""Inputs and a severity from 1 to 5 in, corrupted inputs out."""
+
+
+def corruptions_of(data: Any, shift: bool | Mapping[str, Corrupt], seed: int = 0) -> dict[str, Corrupt]:
+    """The corruptions to follow, by name.
+
+    Args:
+        data: What is evaluated on; a DataSet knows how its inputs were standardised.
+        shift: False for none, True for all that fit the data, or one's own functions by name.
+        seed: Draws the noise.
+    """
+    if isinstance(shift, Mapping):
+        return dict(shift)
+    if not shift:
+        return {}
+    kind, standardiser = (data.kind, data.standardiser) if isinstance(data, DataSet) else (_kind(data), None)
+
+    def named(name: str) -> Corrupt:
+        def apply(x: Tensor, severity: int) -> Tensor:
+            noise = generator_for(seed, x.device)
+            return corrupt(x, name, severity, kind=kind, standardiser=standardiser, generator=noise)
+
+        return apply
+
+    return {name: named(name) for name in corruptions_for(kind)}
+
+
+def under_shift(
+    posterior: Posterior, data: Any, corruptions: Mapping[str, Corrupt], draws: int, judge: Judge
+) -> tuple[dict[str, Any], Callable[[Tensor | None], dict[str, Tensor]]]:
+    """The figures at severities 0 to 5 of each corruption, and their means over all but 0 as a function of weights."""
+    batch = whole(data)
+    if len(tensors_of(batch.inputs)) != 1:
+        raise PosterityError("corruptions act on one tensor of inputs, but the network takes several")
+    inputs = tensors_of(batch.inputs)[0]
+    known = judge.shifted(gather(posterior, batch, draws, judge).prediction, batch.targets)(None)
+    curves, conditions = {}, []
+    for name, corruption in corruptions.items():
+        found = []
+        for severity in SEVERITIES:
+            other = Batch(corruption(inputs, severity), batch.targets)
+            conditions.append(judge.shifted(gather(posterior, other, draws, judge).prediction, batch.targets))
+            found.append(conditions[-1](None))
+        curves[name] = {key: [float(value[key]) for value in (known, *found)] for key in known}
+
+    def means(weights: Tensor | None) -> dict[str, Tensor]:
+        each = [condition(weights) for condition in conditions]
+        return {f"shift_{key}": torch.stack([values[key] for values in each]).mean(0) for key in known}
+
+    return curves, means
+
+
+def _kind(data: Any) -> Kind:
+    """What inputs look like that come without a description: images in [0, 1], or a table."""
+    tensors = tensors_of(whole(data).inputs)
+    if len(tensors) == 1 and tensors[0].is_floating_point():
+        low, high = float(tensors[0].min()), float(tensors[0].max())
+        if tensors[0].ndim == 4 and low >= 0 and high <= 1:
+            return Kind.IMAGE
+        if tensors[0].ndim == 2:
+            return Kind.TABULAR
+    raise PosterityError(
+        "shift=True needs images in [0, 1], a table or a DataSet; else give shift={name: function(inputs, severity)}"
+    )

@@ -1,0 +1,192 @@
+"""Pruning without a posterior: by magnitude or at random, the baselines of every Bayesian sparsification.
+
+A run ends with the fraction ``keep`` of the weights, and with none at or below ``threshold``. A ramp says what share of
+that way is gone when a part t ∈ [0, 1] of the run is over, with u from 0 at ``start`` to 1 at ``stop``:
+
+    one-shot    0 before ``start``, then 1: train, prune, and retrain for the rest of the run
+    gradual     1 − (1 − u)³ (Zhu & Gupta, https://arxiv.org/abs/1710.01878)
+    iterative   k/rounds after the k-th of equally spaced prunings: train, prune, retrain, again and again
+                (Han et al., https://arxiv.org/abs/1506.02626)
+
+    keep(t) = 1 − (1 − keep) · share(t)          threshold(t) = threshold · share(t)
+
+Pruned weights are held at zero; with ``regrow`` they go on receiving gradients between two prunings, and those that
+have grown stay at the next. L1 regularisation is ``prior=Laplace(scale)``: it pushes weights to where magnitude pruning
+finds them. The posterior is the one pruned network, whose zeros ``compress`` takes out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from posterity import masks
+from posterity.masks import Masks
+from posterity.methods.base import Method
+from posterity.posteriors import Empirical
+from posterity.probability.likelihoods import Likelihood
+from posterity.run import Run
+from posterity.types import Batch, Params, Plan, PosterityError
+
+__all__ = ["Pruning"]
+
+_CRITERIA = ("magnitude", "random")
+
+
+def one_shot(progress: float, start: float, stop: float, rounds: int) -> float:
+    """All at once."""
+    return float(progress >= start)
+
+
+def gradual(progress: float, start: float, stop: float, rounds: int) -> float:
+    """Fast at first, when many weights are superfluous, then slower and slower."""
+    done = min(1.0, max(0.0, (progress - start) / (stop - start)))
+    return 1 - (1 - done) ** 3
+
+
+def iterative(progress: float, start: float, stop: float, rounds: int) -> float:
+    """In ``rounds`` equal parts, the first at ``start`` and the last at ``stop``."""
+    if progress < start:
+        return 0.0
+    if progress >= stop or rounds == 1:
+        return 1.0
+    pause = (stop - start) / (rounds - 1)
+    return (1 + math.floor((progress - start) / pause + 1e-9)) / rounds
+
+
+_RAMPS: dict[str, Callable[[float, float, float, int], float]] = {
+    "one-shot": one_shot,
+    "gradual": gradual,
+    "iterative": iterative,
+}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Pruning(Method):
+    """Train, and prune on the way.
+
+    Attributes:
+        keep: The fraction of weights at the end.
+        threshold: Weights of at most this magnitude go, whatever ``keep`` would leave.
+        criterion: ``magnitude``, or ``random`` for the baseline's baseline.
+        ramp: ``one-shot``, ``gradual`` or ``iterative``.
+        start: When pruning begins, as a fraction of the run.
+        stop: When it is complete.
+        rounds: Prunings of the iterative ramp.
+        every: Steps between two looks at the ramp, or ``"epoch"``.
+        per_layer: Keep the fraction of each layer, rather than of the network.
+        whole_units: Prune neurons and filters by their mean score, so that the network gets smaller, not just sparser.
+        regrow: Let gradients move pruned weights until the next pruning.
+    """
+
+    keep: float = 0.1
+    threshold: float = 0.0
+    criterion: str = "magnitude"
+    ramp: str = "gradual"
+    start: float = 0.2
+    stop: float = 0.7
+    rounds: int = 4
+    every: int | str = "epoch"
+    per_layer: bool = False
+    whole_units: bool = False
+    regrow: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep <= 1:
+            raise PosterityError(f"keep must lie in (0, 1], got {self.keep!r}")
+        if not self.threshold >= 0:
+            raise PosterityError(f"threshold must not be negative, got {self.threshold!r}")
+        if self.criterion not in _CRITERIA:
+            raise PosterityError(f"unknown criterion {self.criterion!r}; there are {', '.join(_CRITERIA)}")
+        if self.ramp not in _RAMPS:
+            raise PosterityError(f"unknown ramp {self.ramp!r}; there are {', '.join(_RAMPS)}")
+        if not 0 <= self.start < self.stop <= 1:
+            raise PosterityError(f"expected 0 ≤ start < stop ≤ 1, got start={self.start!r} and stop={self.stop!r}")
+        if self.rounds < 1:
+            raise PosterityError(f"rounds must be at least 1, got {self.rounds!r}")
+
+    def share(self, progress: float) -> float:
+        """What part of the pruning is done when this part of the run is over."""
+        return _RAMPS[self.ramp](progress, self.start, self.stop, self.rounds)
+
+    def masks(self, scores: Params, progress: float) -> Masks:
+        """Which weights stay at this point of the run."""
+        share = self.share(progress)
+        chosen = masks.top_fraction(scores, 1 - (1 - self.keep) * share, self.per_layer)
+        if share and self.threshold:
+            large = masks.above(scores, self.threshold * share)
+            chosen = {name: value & large[name] for name, value in chosen.items()}
+        return chosen
+
+    def collector(self, module: nn.Module, plan: Plan) -> Pruner:
+        """What prunes after the optimizer's steps."""
+        return Pruner(self, plan.count(self.every))
+
+    def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Empirical:
+        """The pruned network, one point."""
+        assert isinstance(run.collector, Pruner)
+        run.collector.prune(run, progress=1.0)  # early stopping may have gone back to before the last pruning
+        point = {name: p.detach() for name, p in run.module.named_parameters()}
+        return Empirical(run.module, likelihood, [point])
+
+    def measures(self, run: Run) -> dict[str, float]:
+        """The fraction of weights at zero."""
+        weights = masks.weights(dict(run.module.named_parameters())).values()
+        return {"sparsity": float(sum((w == 0).sum() for w in weights)) / sum(w.numel() for w in weights)}
+
+
+class Pruner:
+    """Holds the masks of a run, and the weights to them."""
+
+    def __init__(self, method: Pruning, every: int) -> None:
+        self.method, self.every = method, every
+        self.masks: Masks = {}
+        self.chance: Params = {}
+
+    def observe(self, run: Run) -> None:
+        """Prune when it is time to, and else keep at zero what was pruned."""
+        if run.step % self.every == 0 or run.step == run.plan.steps:
+            self.prune(run, run.step / run.plan.steps)
+        elif not self.method.regrow:
+            self._hold(run.module)
+
+    def prune(self, run: Run, progress: float) -> None:
+        """Choose the masks of this point, and set everything else to zero."""
+        if self.method.regrow:
+            self.masks = {}
+        self._hold(run.module)
+        self.masks = self.method.masks(self._scores(run), progress)
+        self._hold(run.module)
+
+    def _scores(self, run: Run) -> Params:
+        """Higher where a weight should stay; what is gone stays gone, below every other."""
+        params = dict(run.module.named_parameters())
+        if self.method.criterion == "random":
+            # One draw for the whole run: another at every pruning would spare nobody in the end.
+            self.chance = self.chance or masks.random(params, run.streams.shared)
+            scores = self.chance
+        else:
+            scores = masks.magnitude(params)
+        if self.method.whole_units:
+            scores = masks.by_unit(scores)
+        gone = {name: ~mask for name, mask in self.masks.items()}
+        return {n: s.masked_fill(gone[n], -torch.inf) if n in gone else s for n, s in scores.items()}
+
+    @torch.no_grad()
+    def _hold(self, module: nn.Module) -> None:
+        if self.masks:
+            params = dict(module.named_parameters())
+            torch._foreach_mul_([params[name] for name in self.masks], list(self.masks.values()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The masks, and the random scores where there are any."""
+        return {"masks": dict(self.masks), "chance": dict(self.chance)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the masks again."""
+        self.masks, self.chance = dict(state["masks"]), dict(state["chance"])

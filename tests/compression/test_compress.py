@@ -1,0 +1,182 @@
+"""The whole way from a posterior to a small network, on problems whose answer is known."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from posterity.calling import InputSpec
+from posterity.compression import CompressedNetwork, bits_from_variance, compact, compress, load
+from posterity.posteriors import DiagonalGaussian
+from posterity.posteriors.base import Posterior
+from posterity.probability.likelihoods import Categorical
+from posterity.types import PosterityError
+
+
+def network():
+    """Twenty inputs of which the first two matter; twelve hidden units of which four matter."""
+    generator = torch.Generator().manual_seed(0)
+    module = nn.Sequential(nn.Linear(20, 12), nn.Tanh(), nn.Linear(12, 3))
+    for p in module.parameters():
+        p.data = torch.randn(p.shape, generator=generator)
+    return module
+
+
+def posterior(noisy_std=20.0):
+    """Signal to noise far above 1 in a corner of each layer, far below elsewhere."""
+    module = network()
+    mean = {name: p.detach().clone() for name, p in module.named_parameters()}
+    std = {
+        name: torch.full_like(mean[name], noisy_std) * mean[name].abs().clamp(min=0.1)
+        for name in ("0.weight", "2.weight")
+    }
+    std["0.weight"][:4, :2] = std["2.weight"][:, :4] = 1e-3
+    return DiagonalGaussian(module, Categorical(), mean, std, inputs=InputSpec(((20,),), ("float32",)))
+
+
+def masked_by_hand():
+    module = network()
+    with torch.no_grad():
+        module[0].weight[4:] = 0
+        module[0].weight[:, 2:] = 0
+        module[2].weight[:, 4:] = 0
+    return module
+
+
+def examples(count=200):
+    x = torch.randn(count, 20, generator=torch.Generator().manual_seed(2))
+    return x, masked_by_hand()(x).argmax(-1)
+
+
+def test_default_threshold_finds_the_corner():
+    q = posterior()
+    small = compress(q)
+    x, _ = examples()
+    torch.testing.assert_close(small(x), masked_by_hand()(x), rtol=1e-5, atol=1e-5)
+    report = small.compression
+    assert report.ratio == (20 * 12 + 12 * 3) / (4 * 2 + 3 * 4)
+    assert {layer.name: layer.kept for layer in report.layers} == {"0.weight": 8, "2.weight": 12}
+    assert isinstance(small, nn.Module) and not small.training
+    assert torch.equal(q.mean()["0.weight"], network()[0].weight)  # the posterior is as it was
+    assert compress(q, threshold=3.0).compression.ratio == report.ratio
+
+
+def test_compacted_shapes_and_figures_are_those_of_the_network():
+    report = compress(posterior()).compression
+    assert report.parameters[0] == 20 * 12 + 12 + 12 * 3 + 3
+    assert report.flops[0] == 2 * (20 * 12 + 12 * 3)
+    if report.form == "compacted":
+        assert {layer.name: layer.after for layer in report.layers} == {"0.weight": (4, 2), "2.weight": (3, 4)}
+        assert report.parameters[1] == 4 * 2 + 4 + 3 * 4 + 3
+        assert report.flops[1] == 2 * (4 * 2 + 3 * 4)
+    assert set(report.latency) == {1, 128} and all(t > 0 for pair in report.latency.values() for t in pair)
+    assert report.accuracy is None
+    assert report.bytes[0] == 4 * report.parameters[0]
+
+
+def test_keep_counts_and_goes_by_signal_to_noise():
+    report = compress(posterior(), keep=20 / 276).compression
+    assert {layer.name: layer.kept for layer in report.layers} == {"0.weight": 8, "2.weight": 12}
+    by_size = compress(network(), keep=0.25, per_layer=True, example=torch.zeros(2, 20))
+    assert [layer.kept for layer in by_size.compression.layers] == [60, 9]
+
+
+def test_max_drop_keeps_no_more_than_it_must():
+    loader = [examples()]
+    # The labels come from the masked network, and the noisy weights are small beside them: the corner is enough.
+    module = network()
+    with torch.no_grad():
+        rest = [p.clone() for p in (module[0].weight, module[2].weight)]
+        module[0].weight.copy_(masked_by_hand()[0].weight + 1e-4 * rest[0])
+        module[2].weight.copy_(masked_by_hand()[2].weight + 1e-4 * rest[1])
+    small = compress(module, max_drop=0.01, validation=loader)
+    before, after = small.compression.accuracy
+    assert before >= 0.99 and after >= before - 0.01
+    assert sum(layer.kept for layer in small.compression.layers) <= 22  # 20, and the resolution of the bisection
+    strict = compress(module, max_drop=0.3, validation=loader).compression
+    assert sum(layer.kept for layer in strict.layers) < sum(layer.kept for layer in small.compression.layers)
+
+
+def test_zeros_that_are_there_already():
+    x, _ = examples()
+    small = compress(masked_by_hand(), example=x)
+    assert small.compression.ratio == 276 / 20
+    torch.testing.assert_close(small(x), masked_by_hand()(x), rtol=1e-5, atol=1e-5)
+
+
+def test_saved_and_loaded_it_is_the_same_network(tmp_path):
+    small = compress(posterior())
+    size = small.save(tmp_path / "small.safetensors")
+    assert size == small.compression.bytes[1]
+    back = load(tmp_path / "small.safetensors", network())
+    assert all(torch.equal(a, b) for a, b in zip(back.parameters(), masked_by_hand().parameters(), strict=True))
+    x, _ = examples()
+    torch.testing.assert_close(compact(back, x).module(x), small(x))
+
+
+def test_quantised_weights_are_what_the_network_runs_with(tmp_path):
+    q = posterior()
+    small = compress(q, bits=8)
+    small.save(tmp_path / "f")
+    back = load(tmp_path / "f", network())
+    x, _ = examples()
+    torch.testing.assert_close(small(x), back(x), rtol=1e-5, atol=1e-5)
+    bound = q.mean()["0.weight"][:4, :2].abs().max() / 127 / 2
+    error = (back[0].weight - masked_by_hand()[0].weight).abs().max()
+    assert 0 < error <= bound * 1.0001
+    bits = bits_from_variance({n: p.detach() for n, p in masked_by_hand().named_parameters()}, q.variance())
+    assert set(bits) == {"0.weight", "2.weight"} and all(10 <= b <= 13 for b in bits.values())  # std 0.001, |w| ≤ 3
+    by_variance = compress(q, bits="variance").compression
+    assert by_variance.bytes == compress(q, bits=bits).compression.bytes
+    assert small.compression.bytes[1] < by_variance.bytes[1] < compress(q).compression.bytes[1]
+
+
+def test_report_as_text_dictionary_and_table():
+    small = compress(posterior(), validation=[examples()])
+    report = small.compression
+    figures = json.loads(report.as_json())
+    assert figures["ratio"] == report.ratio and figures["accuracy"][1] == report.accuracy[1] == 1.0
+    text = str(report)
+    assert "0.weight" in text and "96.7% zeros" in text and "bytes on disk" in text and "batch 128" in text
+    assert report.table().row_count == len(report.layers) + len(report.totals())
+    assert isinstance(small, CompressedNetwork)
+
+
+def test_a_dead_network_is_said_to_be_so():
+    module = network()
+    nn.init.zeros_(module[2].weight)
+    small = compress(module, example=torch.zeros(2, 20))
+    assert any("entirely dead" in note for note in small.compression.notes)
+    torch.testing.assert_close(small(torch.ones(4, 20)), module[2].bias.expand(4, 3))
+
+
+def test_dense_form_is_kept_when_the_small_one_is_slower(monkeypatch):
+    monkeypatch.setattr("posterity.compression.pipeline.ratio", lambda a, b: 1.5)
+    small = compress(posterior())
+    assert small.compression.form == "masked dense"
+    assert any("1.50× the time of the masked one" in note for note in small.compression.notes)
+    assert {layer.after for layer in small.compression.layers} == {(12, 20), (3, 12)}
+    x, _ = examples()
+    torch.testing.assert_close(small(x), masked_by_hand()(x), rtol=1e-5, atol=1e-5)
+
+
+def test_bad_input_is_one_sentence_each():
+    q, x = posterior(), torch.zeros(2, 20)
+    point = DiagonalGaussian(network(), Categorical(), q.mean(), {"0.weight": torch.zeros(12, 20)})
+    for match, call in {
+        "one of threshold, keep and max_drop, got threshold and keep": lambda: compress(q, threshold=1.0, keep=0.1),
+        "removes all 276 weights": lambda: compress(q, threshold=-50.0),
+        "needs variances": lambda: compress(point, threshold=3.0, example=x),
+        "needs variances, and": lambda: compress(network(), threshold=3.0, example=x),
+        "no variances and no zeros": lambda: compress(network(), example=x),
+        "needs validation data": lambda: compress(q, max_drop=0.01),
+        r"max_drop is a fraction in \[0, 1\)": lambda: compress(q, max_drop=2.0),
+        "give example= or validation=": lambda: compress(network(), keep=0.5),
+        "integer labels": lambda: compress(q, max_drop=0.01, validation=[(x, torch.zeros(2))]),
+        "is no distribution over weights": lambda: compress(Posterior(network(), Categorical())),
+        "bits from the variance need": lambda: compress(network(), keep=0.5, example=x, bits="variance"),
+        "the validation data is empty": lambda: compress(q, max_drop=0.1, validation=[], example=x),
+    }.items():
+        with pytest.raises(PosterityError, match=match):
+            call()

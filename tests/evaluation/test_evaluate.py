@@ -1,0 +1,245 @@
+import io
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import posterity.data as data
+from posterity.data.pieces import pieces
+from posterity.evaluation import Scores, evaluate, regression, scores
+from posterity.evaluation.calibration import ece
+from posterity.evaluation.metrics import METRICS, metric
+from posterity.posteriors import DiagonalGaussian, Empirical
+from posterity.probability.likelihoods import Categorical, Gaussian
+from posterity.types import PosterityError
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    return DiagonalGaussian(net, Categorical(), mean, {name: torch.full_like(p, 0.3) for name, p in mean.items()})
+
+
+@pytest.fixture(scope="module")
+def labelled(classifier):
+    """Targets drawn from the posterior's own predictive distribution: it is calibrated by construction."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(600, 1, 4, 4, generator=generator)
+    y = torch.multinomial(classifier.predict(x).probs, 1, generator=generator)[:, 0]
+    return x, y
+
+
+@pytest.fixture(scope="module")
+def result(classifier, labelled):
+    return evaluate(classifier, labelled, ood={"loud": 3 * labelled[0]}, shift=True, resamples=200)
+
+
+def test_the_figures_are_the_metrics(classifier, labelled, result):
+    x, y = labelled
+    p = classifier.predict(x, 32)
+    assert result["nll"] == pytest.approx(scores.nll(p, y).item(), abs=1e-6)
+    assert result["ece"] == pytest.approx(ece(p, y).item(), abs=1e-6)
+    assert result["epistemic"] == pytest.approx(p.epistemic.mean().item(), abs=1e-6)
+    assert set(result) <= {*METRICS, *(f"loud/{name}" for name in METRICS)}
+    assert result["ood_auroc"] == result["loud/auroc_entropy"]
+    assert all(math.isfinite(value) for value in result.values())
+
+
+def test_every_figure_has_an_interval_around_it(result):
+    for name in result:
+        low, high, error = result.interval(name)
+        assert low <= result[name] + 1e-9 and result[name] - 1e-9 <= high and error >= 0, name
+    accuracy = result["accuracy"]
+    assert result.interval("accuracy").error == pytest.approx(math.sqrt(accuracy * (1 - accuracy) / 600), rel=0.15)
+
+
+def test_loader_dataset_and_pair_give_the_same(classifier, labelled):
+    options = {"resamples": 0, "draws": 4}
+    pair = evaluate(classifier, labelled, **options)
+    loader = evaluate(classifier, DataLoader(TensorDataset(*labelled), batch_size=77), **options)
+    dataset = evaluate(classifier, TensorDataset(*labelled), **options)
+    assert dict(pair) == pytest.approx(dict(loader))
+    assert dict(pair) == pytest.approx(dict(dataset))
+    assert pair.about["fingerprint"] == loader.about["fingerprint"]
+
+
+def test_pieces_are_large_but_bounded(labelled):
+    sizes = [len(piece.targets) for piece in pieces(DataLoader(TensorDataset(*labelled), batch_size=50), size=200)]
+    assert sizes == [200, 200, 200]
+
+
+def test_details_for_the_plots(classifier, labelled, result):
+    x, y = labelled
+    assert sum(result.details["reliability"]["count"]) == 600
+    assert result.details["coverage"]["accuracy"][-1] == pytest.approx(result["accuracy"])
+    assert sum(result.details["entropy"]["test"]) == pytest.approx(1)
+    curve = result.details["draws"]
+    assert curve["draws"] == [1, 2, 4, 8, 16, 32]
+    assert curve["nll"][-1] == pytest.approx(result["nll"], abs=1e-6)
+    assert curve["nll"][0] == pytest.approx(scores.nll(classifier.predict(x, 1), y).item(), abs=1e-6)
+    entropies = [e["aleatoric"] + e["epistemic"] for e in result.details["examples"]]
+    assert min(entropies[:6]) >= max(entropies[6:])
+
+
+def test_shift_starts_at_the_clean_figures_and_averages_the_rest(result):
+    shift = result.details["shift"]
+    assert set(shift) == set(data.CORRUPTIONS)
+    assert all(curve["nll"][0] == pytest.approx(result["nll"]) for curve in shift.values())
+    mean = sum(sum(curve["nll"][1:]) for curve in shift.values()) / (5 * len(shift))
+    assert result["shift_nll"] == pytest.approx(mean)
+
+
+def test_own_corruptions(classifier, labelled):
+    found = evaluate(classifier, labelled, shift={"dim": lambda x, severity: x / (1 + severity)}, resamples=0)
+    assert list(found.details["shift"]) == ["dim"]
+    x, y = labelled
+    assert found.details["shift"]["dim"]["nll"][2] == pytest.approx(
+        scores.nll(classifier.predict(x / 3), y).item(), abs=1e-6
+    )
+
+
+def test_out_of_distribution_sets_take_the_units_of_the_test_set(classifier):
+    generator = torch.Generator().manual_seed(2)
+
+    def images(name, spread):
+        x, y = spread * torch.rand(40, 1, 4, 4, generator=generator), torch.arange(40) % 3
+        return data.DataSet.standardised(name, data.Kind.IMAGE, (x, y), (x, y), classes=("a", "b", "c"))
+
+    inside, outside = images("inside", 1.0), images("outside", 0.5)
+    found = evaluate(classifier, inside, ood={"other": outside}, resamples=0)
+    moved = evaluate(classifier, inside, ood={"other": outside.in_units_of(inside).test[0]}, resamples=0)
+    as_it_is = evaluate(classifier, inside, ood={"other": outside.test}, resamples=0)
+    assert found["other/auroc_entropy"] == moved["other/auroc_entropy"] != as_it_is["other/auroc_entropy"]
+
+
+def test_json_round_trip(result, tmp_path):
+    result.save(tmp_path / "scores.json")
+    back = Scores.load(tmp_path / "scores.json")
+    assert dict(back) == dict(result) and back.details == json.loads(json.dumps(result.to_dict()["details"]))
+    assert back.interval("nll").error == pytest.approx(result.interval("nll").error, rel=1e-4)
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(PosterityError, match="not a readable file of scores"):
+        Scores.load(tmp_path / "broken.json")
+    with pytest.raises(PosterityError, match="no stored scores"):
+        Scores.from_dict({})
+
+
+def test_paired_comparison_is_sharper_than_two_intervals(classifier, labelled, result):
+    x, y = labelled
+    wider = DiagonalGaussian(
+        classifier.module, Categorical(), classifier.mean(), {n: 2 * v.sqrt() for n, v in classifier.variance().items()}
+    )
+    other = evaluate(wider, labelled, resamples=200)
+    paired = result.compare(other)["nll"]
+    assert paired.difference == pytest.approx(result["nll"] - other["nll"])
+    each = (
+        scores.log_loss_each(classifier.predict(x).probs, y) - scores.log_loss_each(wider.predict(x).probs, y)
+    ).std()
+    assert paired.error == pytest.approx(each.item() / math.sqrt(600), rel=0.2)
+    alone = math.hypot(result.interval("nll").error, other.interval("nll").error)
+    assert paired.error < alone
+    assert result.compare(result)["accuracy"].verdict == "tied"
+    assert result.compare(other)["entropy"].verdict == "no contest"
+
+
+def test_a_clear_winner_is_named():
+    best = Scores({"nll": 0.1}, {"nll": [0.09, 0.1, 0.11]}, about={"fingerprint": "a"})
+    worst = Scores({"nll": 0.5}, {"nll": [0.49, 0.5, 0.52]}, about={"fingerprint": "a"})
+    assert best.compare(worst)["nll"].verdict == "first" and worst.compare(best)["nll"].verdict == "second"
+    # other test sets: the errors of both count
+    elsewhere = Scores({"nll": 0.5}, {"nll": [0.49, 0.5, 0.52]}, about={"fingerprint": "b"})
+    error = math.hypot(best.interval("nll").error, elsewhere.interval("nll").error)
+    assert best.compare(elsewhere)["nll"].error == pytest.approx(error)
+
+
+def test_shown_as_text_html_and_table(result):
+    from rich.console import Console
+
+    assert "NLL" in repr(result) and "600 examples" in repr(result)
+    assert result._repr_html_().count("<tr>") == len(result) + 1
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(result.table())
+    assert "negative log-likelihood" in console.export_text()
+    assert "tied" in repr(result.compare(result))
+
+
+def linear():
+    net = nn.Linear(1, 1)
+    params = {"weight": torch.tensor([[2.0]]), "bias": torch.tensor([1.0])}
+    other = {"weight": torch.tensor([[2.2]]), "bias": torch.tensor([1.0])}
+    return Empirical(net, Gaussian(0.5), [params, other])
+
+
+def test_regression_figures():
+    q = linear()
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(3000, 1, generator=generator)
+    y = 2.1 * x + 1 + 0.5 * torch.randn(3000, 1, generator=generator)
+    found = evaluate(q, (x, y), resamples=100)
+    p = q.predict(x)
+    assert found["nll"] == pytest.approx(regression.nll(p, y).item(), rel=1e-5)
+    assert found["crps"] == pytest.approx(regression.crps(p, y).item(), rel=1e-5)
+    assert found["rmse"] == pytest.approx(0.5, rel=0.05)
+    for level in (50, 90, 95):
+        assert found[f"coverage_{level}"] == pytest.approx(level / 100, abs=0.04)
+    assert sum(found.details["pit"]) == pytest.approx(1)
+    band = found.details["band"]
+    assert band["input"] == sorted(band["input"]) and len(band["mean"]) == 200
+    assert found.details["draws"]["draws"] == [1, 2]
+    with pytest.raises(PosterityError, match="need class probabilities"):
+        evaluate(q, (x, y), ood={"far": x})
+
+
+def test_regression_figures_are_in_the_targets_own_units():
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(400, 1, generator=generator).double()
+    raw = 50 + 10 * (2.1 * x + 0.5 * torch.randn(400, 1, generator=generator))
+    known = data.DataSet.standardised("own", data.Kind.TABULAR, (x, raw), (x, raw))
+    q, std = linear(), known.target_standardiser.std.item()
+    inside = evaluate(q, known.test, resamples=0)
+    found = evaluate(q, known, resamples=0)
+    for name in ("rmse", "crps", "width_90"):
+        assert found[name] == pytest.approx(std * inside[name], rel=1e-4)
+    assert found["nll"] == pytest.approx(inside["nll"] + math.log(std), rel=1e-5)
+    assert found["coverage_90"] == inside["coverage_90"]
+    assert found.details["band"]["target"][0] == pytest.approx(raw[x.argmin()].item(), rel=1e-4)
+
+
+def test_no_error_means_no_error_auroc():
+    net = nn.Linear(2, 2)
+    q = Empirical(net, Categorical(), [{"weight": 5 * torch.eye(2), "bias": torch.zeros(2)}])
+    x = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(10, 1)
+    found = evaluate(q, (x, torch.arange(20) % 2), resamples=20)
+    assert found["accuracy"] == 1 and "misclassification_auroc" not in found
+
+
+def test_bad_input(classifier, labelled, result):
+    x, y = labelled
+    with pytest.raises(PosterityError, match="no figure called 'nil': did you mean 'nll'"):
+        result["nil"]
+    with pytest.raises(KeyError):
+        result["nil"]
+    assert result.get("nil") is None
+    with pytest.raises(PosterityError, match="no figure called 'xyz': there are"):
+        metric("xyz")
+    with pytest.raises(PosterityError, match="600 inputs and 599 targets"):
+        evaluate(classifier, (x, y[:-1]))
+    with pytest.raises(PosterityError, match=r"set .small. has inputs of shape \(1, 2, 2\)"):
+        evaluate(classifier, labelled, ood={"small": x[:, :, :2, :2]})
+    with pytest.raises(PosterityError, match=r"shift=True needs images in \[0, 1\]"):
+        evaluate(classifier, (x - 5, y), shift=True)
+    with pytest.raises(PosterityError, match="no examples"):
+        evaluate(classifier, [])
+    with pytest.raises(PosterityError, match="got int"):
+        evaluate(classifier, 3)
+    with pytest.raises(PosterityError, match="resamples must be"):
+        evaluate(classifier, labelled, resamples=-1)
+    with pytest.raises(PosterityError, match="compared with scores, got dict"):
+        result.compare({})
+    with pytest.raises(PosterityError, match="level lies in"):
+        result.interval("nll", 95)

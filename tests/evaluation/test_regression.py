@@ -1,0 +1,130 @@
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from posterity.evaluation import regression
+from posterity.evaluation.regression import crps, crps_gaussian, crps_samples
+from posterity.prediction import Regression
+from posterity.probability.likelihoods import Gaussian, HeteroscedasticGaussian
+from posterity.types import PosterityError
+
+
+def mixture(means, std):
+    """The prediction of draws with these means and Gaussian noise."""
+    f = torch.as_tensor(means, dtype=torch.float64)
+    noise = torch.full_like(f[0], std**2)
+    return Regression(len(f), None, 0.0, f.mean(0), noise, f.var(0, correction=0), f, Gaussian(std))
+
+
+def exact_crps(means, std, y):
+    """E|X − y| − ½E|X − X'| of an equal mixture of Gaussians, from E|N(m, s²)| in closed form (Grimit et al. 2006)."""
+
+    def absolute(m, s):
+        return 2 * s * stats.norm.pdf(m / s) + m * (2 * stats.norm.cdf(m / s) - 1)
+
+    first = sum(absolute(y - m, std) for m in means) / len(means)
+    second = sum(absolute(a - b, std * math.sqrt(2)) for a in means for b in means) / len(means) ** 2
+    return first - second / 2
+
+
+def test_crps_of_a_gaussian_against_its_integral():
+    grid = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
+    for mean, std, y in [(0.0, 1.0, 0.3), (1.0, 0.5, -1.0), (-2.0, 2.0, 4.0)]:
+        steps = (torch.special.ndtr((grid - mean) / std) - (grid >= y).double()).square()
+        assert crps_gaussian(mean, std, y).item() == pytest.approx(torch.trapezoid(steps, grid).item(), abs=2e-4)
+    assert crps_gaussian(0.0, 1.0, 0.0).item() == pytest.approx((math.sqrt(2) - 1) / math.sqrt(math.pi))
+
+
+def test_crps_of_samples_is_the_pair_formula_and_tends_to_the_closed_form():
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randn(50, 3, generator=generator, dtype=torch.float64)
+    targets = torch.tensor([0.0, 0.5, -2.0], dtype=torch.float64)
+    spread = (samples[:, None] - samples[None]).abs().mean((0, 1))
+    assert torch.allclose(crps_samples(samples, targets), (samples - targets).abs().mean(0) - spread / 2)
+    many = torch.randn(200_000, generator=generator, dtype=torch.float64)
+    assert crps_samples(many, torch.tensor(0.7)).item() == pytest.approx(crps_gaussian(0, 1, 0.7).item(), abs=0.005)
+    assert crps_samples(torch.tensor([2.0]), torch.tensor(5.0)).item() == 3  # a point: the absolute error
+
+
+@pytest.mark.parametrize(("means", "std"), [([0.0], 1.0), ([-1, 0.5, 2], 0.7), ([-3, 3, 4, 9], 0.5)])
+@pytest.mark.parametrize("y", [0.2, -4.0, 60.0])
+def test_crps_of_a_mixture_against_the_closed_form(means, std, y):
+    prediction = mixture([[m] for m in means], std)
+    expected = exact_crps(means, std, y)
+    assert crps(prediction, torch.tensor([y])).item() == pytest.approx(expected, rel=2e-3)
+
+
+def test_crps_and_nll_are_proper():
+    generator = torch.Generator().manual_seed(1)
+    y = torch.randn(20_000, generator=generator, dtype=torch.float64)
+    for score in (
+        lambda m, s: crps_gaussian(m, s, y).mean().item(),
+        lambda m, s: regression.nll(mixture(torch.full((1, 20_000), m), s), y).item(),
+    ):
+        truth = score(0.0, 1.0)
+        assert all(score(m, s) > truth for m, s in [(0.1, 1.0), (-0.1, 1.0), (0.0, 0.9), (0.0, 1.1)])
+
+
+def test_nll_and_rmse_by_hand():
+    prediction = mixture([[0.0, 1.0]], 2.0)
+    y = torch.tensor([1.0, 3.0])
+    expected = -stats.norm.logpdf([1.0, 3.0], [0.0, 1.0], 2.0).mean()
+    assert regression.nll(prediction, y).item() == pytest.approx(expected)
+    assert regression.rmse(prediction, y).item() == pytest.approx(math.sqrt((1 + 4) / 2))
+    assert regression.rmse([0.0, 1.0], y).item() == pytest.approx(math.sqrt((1 + 4) / 2))
+    weighted = regression.rmse(prediction, y, torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
+    assert weighted.tolist() == pytest.approx([1.0, 2.0])
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.95])
+def test_exact_intervals_cover_what_they_say(level):
+    n = 20_000
+    generator = torch.Generator().manual_seed(2)
+    means = torch.randn(1, n, generator=generator, dtype=torch.float64)
+    y = means[0] + 0.3 * torch.randn(n, generator=generator, dtype=torch.float64)
+    prediction = mixture(means, 0.3)
+    error = math.sqrt(level * (1 - level) / n)
+    assert regression.coverage(prediction, y, level).item() == pytest.approx(level, abs=4 * error)
+    expected = 2 * 0.3 * stats.norm.ppf((1 + level) / 2)
+    assert regression.width(prediction, level).item() == pytest.approx(expected, rel=1e-6)
+    low, high = prediction.interval(level)
+    assert ((y >= low) & (y <= high)).double().mean() == regression.coverage(prediction, y, level)
+
+
+def test_pit_is_uniform_when_right_and_bent_when_not():
+    generator = torch.Generator().manual_seed(3)
+    y = torch.randn(5000, generator=generator, dtype=torch.float64)
+    right = regression.pit(mixture(torch.zeros(1, 5000), 1.0), y)
+    assert stats.kstest(right.numpy(), "uniform").pvalue > 0.01
+    narrow = regression.pit(mixture(torch.zeros(1, 5000), 0.5), y)
+    assert ((narrow < 0.05) | (narrow > 0.95)).double().mean() > 0.3
+
+
+def test_columns_of_targets():
+    f = torch.randn(4, 10, 4, dtype=torch.float64)
+    likelihood = HeteroscedasticGaussian()
+    moments = likelihood.mean(f).mean(0), likelihood.variance(f).mean(0), likelihood.mean(f).var(0, correction=0)
+    prediction = Regression(4, None, 0.0, *moments, f, likelihood)
+    y = torch.randn(10, 2, dtype=torch.float64)
+    assert regression.pit(prediction, y).shape == (10, 2)
+    assert math.isfinite(crps(prediction, y))
+    assert regression.nll(prediction, y).item() == pytest.approx(-prediction.log_prob(y).mean().item())
+
+
+def test_bad_input():
+    prediction = mixture([[0.0, 1.0]], 1.0)
+    for function in (regression.rmse, regression.nll, regression.crps, regression.coverage):
+        with pytest.raises(PosterityError, match="2 predictions, 3 targets"):
+            function(prediction, torch.zeros(3))
+    with pytest.raises(PosterityError, match="do not fit predictions"):
+        regression.rmse(prediction, torch.zeros(2, 2))
+    with pytest.raises(PosterityError, match="NaN or infinite"):
+        regression.rmse(prediction, torch.tensor([0.0, math.nan]))
+    with pytest.raises(PosterityError, match="level lies in"):
+        regression.coverage(prediction, torch.zeros(2), 95)
+    with pytest.raises(PosterityError, match="std must be positive"):
+        crps_gaussian(0.0, 0.0, 1.0)
+    with pytest.raises(PosterityError, match="samples must be"):
+        crps_samples(torch.zeros(5, 2), torch.zeros(3))

@@ -1,0 +1,114 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from posterity.evaluation import evaluate, scores
+from posterity.posteriors import DiagonalGaussian, Empirical, Mixture, Stochastic, load, save, temper, tempered
+from posterity.posteriors.stochastic import with_dropout
+from posterity.posteriors.tempered import minimise
+from posterity.probability.likelihoods import Bernoulli, Categorical, Gaussian
+from posterity.types import PosterityError
+
+N = 4000
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return 2 * torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
+
+
+def point(scale=1.0, classes=4, likelihood=None):
+    generator = torch.Generator().manual_seed(1)
+    weight = scale * torch.randn(classes, 6, generator=generator)
+    return Empirical(
+        nn.Linear(6, classes), likelihood or Categorical(), [{"weight": weight, "bias": torch.zeros(classes)}]
+    )
+
+
+def labels(posterior, x):
+    return torch.multinomial(posterior.predict(x).probs, 1, generator=torch.Generator().manual_seed(2))[:, 0]
+
+
+@pytest.mark.parametrize("known", [0.5, 1.0, 3.0])
+def test_recovers_a_known_temperature(inputs, known):
+    """Logits known × too large, labels drawn at the right size."""
+    posterior, y = point(known), labels(point(), inputs)
+    found = temper(posterior, (inputs, y))
+    assert found.likelihood.temperature == pytest.approx(known, rel=0.05)
+    assert scores.nll(found.predict(inputs), y) <= scores.nll(posterior.predict(inputs), y) + 1e-9
+
+
+def test_recovers_a_known_temperature_of_one_logit(inputs):
+    right = point(classes=1, likelihood=Bernoulli())
+    y = labels(right, inputs)
+    found = temper(point(2.5, 1, Bernoulli()), (inputs, y))
+    assert found.likelihood.temperature == pytest.approx(2.5, rel=0.08)
+
+
+def test_many_draws_are_averaged_before_they_are_judged(inputs):
+    mean = {"weight": 4 * torch.randn(4, 6, generator=torch.Generator().manual_seed(3)), "bias": torch.zeros(4)}
+    q = DiagonalGaussian(
+        nn.Linear(6, 4), Categorical(), mean, {name: torch.full_like(m, 0.5) for name, m in mean.items()}
+    )
+    y = labels(tempered(q, 2.0), inputs)
+    found = temper(q, (inputs, y))
+    assert found.likelihood.temperature == pytest.approx(2.0, rel=0.05)
+    assert isinstance(found, DiagonalGaussian)  # it can still be pruned, or become a prior
+    before, after = (evaluate(p, (inputs, y), resamples=0) for p in (q, found))
+    assert after["nll"] < before["nll"] and after["ece"] < before["ece"]
+    assert after["accuracy"] == pytest.approx(before["accuracy"], abs=0.01)
+
+
+def test_the_original_is_left_as_it_was(inputs):
+    q = point()
+    before = q.predict(inputs[:5]).probs
+    assert not torch.allclose(tempered(q, 2.0).predict(inputs[:5]).probs, before)
+    assert torch.equal(q.predict(inputs[:5]).probs, before) and q.likelihood.temperature == 1
+
+
+def test_temperature_divides_the_logits(inputs):
+    q, x = point(), inputs[:5]
+    logits = next(iter(q.draws(1)))(x)
+    torch.testing.assert_close(tempered(q, 2.0).predict(x).probs, (logits / 2).softmax(1))
+    likelihood = Categorical(2.0)
+    torch.testing.assert_close(
+        likelihood.log_prob(logits, torch.zeros(5, dtype=torch.long)), (logits / 2).log_softmax(1)[:, 0]
+    )
+    z = logits.double()[:1].requires_grad_()
+    hessian = torch.autograd.functional.hessian(
+        lambda f: -likelihood.log_prob(f[None], torch.tensor([1]))[0], z.detach()[0]
+    )
+    torch.testing.assert_close(likelihood.hessian(z.detach())[0], hessian)
+    single = torch.tensor([0.7], dtype=torch.float64)
+    curvature = torch.autograd.functional.hessian(lambda f: -Bernoulli(2.0).log_prob(f, torch.tensor([1.0]))[0], single)
+    torch.testing.assert_close(Bernoulli(2.0).hessian(single)[0], curvature)
+
+
+def test_is_saved_like_any_other(tmp_path, inputs):
+    x = inputs[:20]
+    dropping = Stochastic(with_dropout(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 4)), {"1": 0.2}), Categorical())
+    for name, q in {"point": point(), "mixture": Mixture([point(), point(2.0)]), "dropout": dropping}.items():
+        other = tempered(q, 1.7)
+        save(other, tmp_path / name)
+        back = load(
+            tmp_path / name, nn.Linear(6, 4) if name != "dropout" else nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 4))
+        )
+        assert back.likelihood.temperature == 1.7
+        torch.testing.assert_close(back.predict(x).probs, other.predict(x).probs)
+
+
+def test_golden_section():
+    assert minimise(lambda t: (t - 1.234) ** 2, -5, 5) == pytest.approx(1.234, abs=1e-4)
+
+
+def test_bad_input(inputs):
+    regression = Empirical(nn.Linear(6, 1), Gaussian(1.0), [{"weight": torch.zeros(1, 6), "bias": torch.zeros(1)}])
+    with pytest.raises(PosterityError, match="class logits, but this posterior has Gaussian"):
+        temper(regression, (inputs, inputs[:, 0]))
+    with pytest.raises(PosterityError, match="temperature must be positive"):
+        tempered(point(), 0.0)
+    with pytest.raises(PosterityError, match="no examples"):
+        temper(point(), [])
+    assert math.isclose(tempered(point(), 2).likelihood.temperature, 2.0)

@@ -1,0 +1,149 @@
+"""Decompositions, mixtures, streaming and automatic draws, against what can be worked out by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import posterity as pst
+from posterity.posteriors import DiagonalGaussian, Empirical
+from posterity.prediction.accumulate import COMPONENTS, accumulator
+
+CATEGORICAL = pst.likelihoods.Categorical()
+G = torch.Generator().manual_seed(0)
+LOGITS = torch.randn(7, 5, 3, generator=G, dtype=torch.float64) * 2
+
+
+def predict(outputs, likelihood=CATEGORICAL, keep=False):
+    sums = accumulator(likelihood, keep)
+    for chunk in outputs.split(3):
+        sums.add(chunk)
+    return sums.finish()
+
+
+def test_entropy_and_covariance_decompositions():
+    p = predict(LOGITS, keep=True)
+    each = LOGITS.softmax(-1)
+    mean = each.mean(0)
+    torch.testing.assert_close(p.probs, mean)
+    torch.testing.assert_close(p.aleatoric, -(each * each.log()).sum(-1).mean(0))
+    torch.testing.assert_close(p.aleatoric + p.epistemic, -(mean * mean.log()).sum(-1), rtol=0, atol=1e-12)
+    aleatoric, epistemic = p.covariances()
+    total = torch.diag_embed(mean) - mean[:, :, None] * mean[:, None, :]
+    torch.testing.assert_close(aleatoric + epistemic, total, rtol=0, atol=1e-12)
+    torch.testing.assert_close(p.epistemic_variance, epistemic.diagonal(dim1=1, dim2=2), rtol=0, atol=1e-12)
+    torch.testing.assert_close(p.aleatoric_variance, aleatoric.diagonal(dim1=1, dim2=2), rtol=0, atol=1e-12)
+
+
+def test_identical_draws_have_no_epistemic_part():
+    p = predict(LOGITS[:1].expand(6, 5, 3))
+    assert p.epistemic.abs().max() < 1e-12
+    assert p.std.max() == 0
+
+
+def test_certain_draws_that_disagree_have_no_aleatoric_part():
+    certain = 1e3 * nn.functional.one_hot(torch.tensor([0, 1, 2]), 3).double()[:, None, :].expand(3, 5, 3)
+    p = predict(certain)
+    assert p.aleatoric.max() < 1e-12
+    torch.testing.assert_close(p.epistemic, torch.full((5,), math.log(3), dtype=torch.float64))
+
+
+def test_regression_is_the_mixtures():
+    outputs, std = torch.randn(9, 4, 1, generator=G, dtype=torch.float64), 0.3
+    p = predict(outputs, pst.likelihoods.Gaussian(std))
+    torch.testing.assert_close(p.mean, outputs.mean(0))
+    torch.testing.assert_close(p.epistemic, outputs.var(0, correction=0))
+    torch.testing.assert_close(p.variance, outputs.var(0, correction=0) + std**2)
+    low, high = p.interval(0.9)
+    mixture = torch.distributions.Normal(outputs, std)
+    torch.testing.assert_close(
+        mixture.cdf(low).mean(0), torch.full((4, 1), 0.05, dtype=torch.float64), rtol=0, atol=1e-9
+    )
+    torch.testing.assert_close(
+        mixture.cdf(high).mean(0), torch.full((4, 1), 0.95, dtype=torch.float64), rtol=0, atol=1e-9
+    )
+    y = torch.randn(4, 1, generator=G, dtype=torch.float64)
+    torch.testing.assert_close(p.log_prob(y), mixture.log_prob(y).exp().mean(0).log().squeeze(-1))
+
+
+def test_one_gaussian_component_has_the_normal_quantiles():
+    p = predict(torch.zeros(1, 2, 1, dtype=torch.float64), pst.likelihoods.Gaussian(2.0))
+    low, high = p.interval(0.95)
+    torch.testing.assert_close(high, torch.full((2, 1), 2 * 1.959963985, dtype=torch.float64), rtol=1e-8, atol=0)
+    torch.testing.assert_close(low, -high)
+
+
+def test_a_long_stream_keeps_a_bounded_number_of_draws_and_exact_moments():
+    outputs = 1e4 + torch.randn(2000, 2, 1, generator=G, dtype=torch.float32)
+    p = predict(outputs, pst.likelihoods.Gaussian(1.0))
+    assert len(p.components) == COMPONENTS
+    exact = outputs.double()
+    torch.testing.assert_close(p.epistemic.double(), exact.var(0, correction=0), rtol=1e-3, atol=0)
+    assert p.draws == 2000
+
+
+def net_and_posterior(std=0.3):
+    net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    return net, DiagonalGaussian(net, CATEGORICAL, mean, {n: torch.full_like(p, std) for n, p in mean.items()})
+
+
+X = torch.randn(30, 3, generator=G, dtype=torch.float64)
+
+
+def test_automatic_draws_stop_at_the_tolerance_and_report_it():
+    _, posterior = net_and_posterior()
+    loose, tight = (posterior.predict(X, "auto", tolerance=t) for t in (0.05, 0.01))
+    assert loose.draws < tight.draws
+    assert tight.monte_carlo_error < 0.01
+    # The reported error is the real one: compare with a prediction of many more, independent draws.
+    many = posterior.predict(X, 5000, generator=torch.Generator().manual_seed(5))
+    assert (tight.probs - many.probs).abs().max() < 5 * tight.monte_carlo_error
+
+
+def test_a_point_needs_one_draw():
+    net, _ = net_and_posterior()
+    point = Empirical(net, CATEGORICAL, [{n: p.detach() for n, p in net.named_parameters()}])
+    p = point.predict(X)
+    assert p.draws == 1
+    torch.testing.assert_close(p.probs, net(X).softmax(-1).detach())
+
+
+def test_inputs_may_be_tuples_and_dictionaries():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(3, 2)
+
+        def forward(self, a, b):
+            return self.line(a + b)
+
+    net = Two().double()
+    point = Empirical(net, CATEGORICAL, [{n: p.detach() for n, p in net.named_parameters()}])
+    expected = net(X, 2 * X).softmax(-1).detach()
+    torch.testing.assert_close(point.predict((X, 2 * X)).probs, expected)
+    torch.testing.assert_close(point.predict({"b": 2 * X, "a": X}).probs, expected)
+
+
+@pytest.mark.parametrize("draws", [0, -3, 2.5, "many"])
+def test_bad_numbers_of_draws_are_refused(draws):
+    with pytest.raises(pst.PosterityError, match="draws"):
+        net_and_posterior()[1].predict(X, draws)
+
+
+def test_recurrent_networks_are_looped():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0][:, -1])
+
+    net = Recurrent().double()
+    mean = {n: p.detach() for n, p in net.named_parameters()}
+    posterior = DiagonalGaussian(net, CATEGORICAL, mean, {n: torch.full_like(p, 0.1) for n, p in mean.items()})
+    sequences = torch.randn(5, 6, 3, generator=G, dtype=torch.float64)
+    each = torch.stack([draw(sequences).softmax(-1) for draw in posterior.draws(32)])
+    torch.testing.assert_close(posterior.predict(sequences).probs, each.mean(0))

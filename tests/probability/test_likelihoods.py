@@ -1,0 +1,127 @@
+"""Likelihoods against torch.distributions; their Gauss–Newton matrices against autograd; what they refuse."""
+
+import math
+
+import pytest
+import torch
+
+from posterity.probability.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Poisson,
+    infer,
+    pooled,
+)
+from posterity.types import PosterityError
+
+D = torch.distributions
+G = torch.Generator().manual_seed(0)
+F4 = torch.randn(5, 4, generator=G, dtype=torch.float64)
+REAL = torch.randn(5, 2, generator=G, dtype=torch.float64)
+CLASSES = torch.tensor([0, 3, 1, 2, 2])
+
+
+def test_log_probs_are_torchs():
+    torch.testing.assert_close(Categorical().log_prob(F4, CLASSES), D.Categorical(logits=F4).log_prob(CLASSES))
+    yes = torch.tensor([0.0, 1, 1, 0, 1], dtype=torch.float64)
+    torch.testing.assert_close(Bernoulli().log_prob(F4[:, :1], yes), D.Bernoulli(logits=F4[:, 0]).log_prob(yes))
+    torch.testing.assert_close(Gaussian(0.3).log_prob(F4[:, :2], REAL), D.Normal(F4[:, :2], 0.3).log_prob(REAL).sum(1))
+    std = torch.nn.functional.softplus(F4[:, 2:]) + 1e-4
+    exact = D.Normal(F4[:, :2], std).log_prob(REAL).sum(1)
+    torch.testing.assert_close(HeteroscedasticGaussian().log_prob(F4, REAL), exact)
+    counts = torch.tensor([0.0, 3, 1, 7, 2], dtype=torch.float64)
+    torch.testing.assert_close(Poisson().log_prob(F4[:, 0], counts), D.Poisson(F4[:, 0].exp()).log_prob(counts))
+
+
+def test_sequences_are_summed_over_positions():
+    logits = torch.randn(3, 6, 4, generator=G, dtype=torch.float64)
+    targets = torch.randint(4, (3, 6), generator=G)
+    torch.testing.assert_close(
+        Categorical().log_prob(logits, targets), D.Categorical(logits=logits).log_prob(targets).sum(1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "targets"),
+    [
+        (Categorical(), F4, CLASSES),
+        (Bernoulli(), F4[:, :1], torch.tensor([0.0, 1, 1, 0, 1], dtype=torch.float64)),
+        (Gaussian(0.3), F4[:, :2], REAL),
+        (Poisson(), F4[:, :1], torch.tensor([[0.0], [3], [1], [7], [2]], dtype=torch.float64)),
+    ],
+    ids=lambda v: type(v).__name__ if not isinstance(v, torch.Tensor) else "",
+)
+def test_gauss_newton_is_minus_the_hessian(likelihood, outputs, targets):
+    for i in range(len(outputs)):
+
+        def loss(f, i=i):
+            return -likelihood.log_prob(f[None], targets[i : i + 1]).sum()
+
+        exact = torch.autograd.functional.hessian(loss, outputs[i])
+        torch.testing.assert_close(likelihood.hessian(outputs)[i], exact)
+
+
+def test_heteroscedastic_fisher_is_the_expected_hessian():
+    likelihood, generator = HeteroscedasticGaussian(), torch.Generator().manual_seed(1)
+    outputs = torch.tensor([[0.3, 0.5]], dtype=torch.float64)
+    targets = likelihood.sample(outputs.expand(200_000, 2), generator)
+    gradient = torch.func.vmap(torch.func.grad(lambda f, y: likelihood.log_prob(f[None], y[None]).sum()), (None, 0))(
+        outputs[0], targets
+    )
+    outer = gradient[:, :, None] * gradient[:, None, :]
+    error = outer.std(0) / len(outer) ** 0.5
+    assert ((outer.mean(0) - likelihood.hessian(outputs)[0]).abs() < 5 * error).all()
+
+
+def test_samples_have_the_stated_moments():
+    outputs = torch.full((100_000, 1), 0.7, dtype=torch.float64)
+    for likelihood in (Gaussian(0.4), Poisson()):
+        draws = likelihood.sample(outputs, torch.Generator().manual_seed(2))
+        mean, variance = likelihood.mean(outputs)[0], likelihood.variance(outputs)[0]
+        assert abs(draws.mean() - mean) < 5 * (variance / len(draws)).sqrt()
+        assert abs(draws.var() - variance) < 0.03 * variance
+
+
+def test_distribution_functions():
+    values = torch.linspace(-1, 4, 11, dtype=torch.float64)
+    f = torch.tensor(0.5, dtype=torch.float64)
+    torch.testing.assert_close(Gaussian(0.3).cdf(f, values), D.Normal(f, 0.3).cdf(values))
+    rate = math.exp(0.5)
+    exact = [
+        sum(math.exp(-rate) * rate**k / math.factorial(k) for k in range(math.floor(v) + 1)) if v >= 0 else 0.0
+        for v in values.tolist()
+    ]
+    torch.testing.assert_close(Poisson().cdf(f, values), torch.tensor(exact, dtype=torch.float64))
+
+
+def test_inference_and_pooling():
+    assert infer(CLASSES) == Categorical()
+    assert infer(REAL) == Gaussian()
+    assert pooled([Gaussian(3.0), Gaussian(4.0)]).std == pytest.approx(math.sqrt(12.5))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "targets"),
+    [
+        (Categorical(), F4, CLASSES + 1),
+        (Categorical(), F4, CLASSES - 1),
+        (Categorical(), F4, CLASSES.double()),
+        (Categorical(), F4, CLASSES[:3]),
+        (Bernoulli(), F4[:, :1], CLASSES),
+        (Gaussian(1.0), F4, REAL),
+        (Gaussian(1.0), F4[:, :2], CLASSES[:, None].expand(5, 2)),
+        (Gaussian(1.0), F4[:, :2], REAL * float("nan")),
+        (HeteroscedasticGaussian(), F4[:, :3], REAL),
+        (Poisson(), F4[:, 0], torch.tensor([0.5, 1, 2, 3, 4])),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(likelihood, outputs, targets):
+    with pytest.raises(PosterityError):
+        likelihood.check(outputs, targets)
+
+
+def test_a_noise_not_yet_learned_is_refused():
+    with pytest.raises(PosterityError, match="no std yet"):
+        Gaussian().log_prob(F4[:, :2], REAL)

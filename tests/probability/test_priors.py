@@ -1,0 +1,57 @@
+"""Priors against torch.distributions, and their per-parameter hyper-parameters."""
+
+import math
+
+import pytest
+import torch
+
+from posterity.flat import Layout
+from posterity.probability.priors import Laplace, Normal, ScaleMixture, StudentT
+from posterity.types import PosterityError
+
+W = torch.linspace(-3, 3, 41, dtype=torch.float64)
+D = torch.distributions
+
+REFERENCES = [
+    (Normal(0.7, 0.2), D.Normal(torch.tensor(0.2, dtype=torch.float64), 0.7)),
+    (Laplace(0.4), D.Laplace(torch.zeros((), dtype=torch.float64), 0.4)),
+    (StudentT(0.3, 4.0), D.StudentT(torch.tensor(4.0, dtype=torch.float64), 0.0, 0.3)),
+    (
+        ScaleMixture(1.5, 0.1, 0.3),
+        D.MixtureSameFamily(
+            D.Categorical(torch.tensor([0.3, 0.7], dtype=torch.float64)),
+            D.Normal(torch.zeros(2, dtype=torch.float64), torch.tensor([1.5, 0.1], dtype=torch.float64)),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("prior", "reference"), REFERENCES, ids=lambda p: type(p).__name__)
+def test_density_is_the_textbooks(prior, reference):
+    torch.testing.assert_close(prior.log_density(W), reference.log_prob(W), rtol=1e-10, atol=1e-10)
+
+
+def test_log_prob_sums_over_names_and_patterns():
+    params = {"a.weight": torch.ones(3, dtype=torch.float64), "a.bias": torch.full((2,), 2.0, dtype=torch.float64)}
+    prior = Normal({"*.bias": 5.0, "*": 0.5})
+    expected = (
+        D.Normal(0.0, 0.5).log_prob(params["a.weight"]).sum() + D.Normal(0.0, 5.0).log_prob(params["a.bias"]).sum()
+    )
+    torch.testing.assert_close(prior.log_prob(params), expected.double(), rtol=1e-6, atol=1e-6)
+    layout = Layout.of(params)
+    assert prior.flat(layout).std.tolist() == [0.5, 0.5, 0.5, 5.0, 5.0]
+
+
+def test_exact_names_win_over_patterns():
+    assert Normal({"*": 1.0, "head.weight": 3.0}).at("head.weight").std == 3.0
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0, math.inf, math.nan])
+def test_bad_scales_are_refused(std):
+    with pytest.raises(PosterityError, match="positive"):
+        Normal(std)
+
+
+def test_a_parameter_the_prior_does_not_know_is_named():
+    with pytest.raises(PosterityError, match=r"b\.weight"):
+        Normal({"a.*": 1.0}).log_prob({"b.weight": W})

@@ -1,0 +1,64 @@
+"""BatchNorm: the statistics of every draw are those of a plain pass over the data with its weights."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import posterity as pst
+from posterity.posteriors import DiagonalGaussian, with_bank
+from posterity.types import Batch
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(64, 3, generator=G, dtype=torch.float64)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)).double()
+
+
+def posterior():
+    net = network()
+    mean = {n: p.detach() for n, p in net.named_parameters()}
+    std = {n: torch.full_like(p, 0.2) for n, p in mean.items() if not n.startswith("1.")}
+    batches = [Batch(x, torch.zeros(16, dtype=torch.long)) for x in X.split(16)]
+    return with_bank(DiagonalGaussian(net, pst.likelihoods.Categorical(), mean, std), batches, draws=6)
+
+
+def test_buffers_of_a_draw_are_those_of_a_plain_pass():
+    q = posterior()
+    for params, buffers in q.samples(6):
+        net = copy.deepcopy(network())
+        net.load_state_dict(params, strict=False)
+        net[1].momentum = None
+        net[1].reset_running_stats()
+        for x in X.split(16):
+            net.train()(x)
+        torch.testing.assert_close(buffers["1.running_mean"], net[1].running_mean)
+        torch.testing.assert_close(buffers["1.running_var"], net[1].running_var)
+
+
+def test_the_bank_is_saved_and_bounded(tmp_path):
+    q = posterior()
+    pst.save(q, tmp_path / "q")
+    loaded = pst.load(tmp_path / "q", network())
+    drawn = [torch.stack([d(X) for d in p.draws(6)]) for p in (q, loaded)]
+    torch.testing.assert_close(*drawn, rtol=0, atol=0)
+    with pytest.raises(pst.PosterityError, match=r"the bank has 6: posterior\.refresh\(loader, draws=7\)"):
+        list(q.draws(7))
+    more = q.refresh([(X, torch.zeros(64))], draws=7)
+    assert len(list(more.draws(7))) == 7
+
+
+def test_batched_draws_use_their_own_buffers():
+    q = posterior()
+    looped = torch.stack([d(X).softmax(-1) for d in q.draws(6)]).mean(0)
+    torch.testing.assert_close(q.predict(X, draws=6, compute=pst.Compute(batched=True, chunk=4)).probs, looped)
+
+
+def test_map_keeps_the_training_statistics():
+    q = pst.fit(network(), pst.MAP(), (X, (X[:, 0] > 0).long()), epochs=3, training=pst.Training(progress=False))
+    assert q.module[1].num_batches_tracked == 3
+    assert q.module[1].running_mean.abs().sum() > 0

@@ -1,0 +1,278 @@
+"""The loop: the ridge solution, loaders, members, schedules, stopping, and what it refuses."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import posterity as pst
+from posterity.optim import schedules
+from posterity.training.restarts import Stacked, reinitialised
+from posterity.types import Plan
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(60, 3, generator=G, dtype=torch.float64)
+Y = X @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + 0.5 * torch.randn(
+    60, 1, generator=G, dtype=torch.float64
+)
+LABELS = (Y.squeeze(1) > 0).long()
+QUIET = {"progress": False}
+
+
+def linear(outputs=1):
+    return nn.Linear(3, outputs, bias=False).double()
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+
+
+@pytest.mark.parametrize("prior_std", [0.3, 1.0])
+@pytest.mark.parametrize("prior", ["ridge", "per-parameter"])
+def test_map_is_the_ridge_solution(prior_std, prior):
+    noise = 0.5
+    exact = torch.linalg.solve(X.T @ X / noise**2 + torch.eye(3) / prior_std**2, X.T @ Y / noise**2)
+    believed = pst.priors.Normal(prior_std if prior == "ridge" else {"weight": prior_std})
+    training = pst.Training(batch_size=60, lr=0.05, steps=3000, **QUIET)
+    q = pst.fit(
+        linear(), pst.MAP(prior=believed), (X, Y), likelihood=pst.likelihoods.Gaussian(noise), training=training
+    )
+    torch.testing.assert_close(q.mean()["weight"], exact.T, rtol=1e-4, atol=1e-4)
+
+
+def test_noise_is_learned_to_its_maximum_likelihood():
+    q = pst.fit(
+        linear(),
+        pst.MAP(prior=pst.priors.Normal(100.0)),
+        (X, Y),
+        training=pst.Training(batch_size=60, lr=0.05, steps=1500, **QUIET),
+    )
+    residual = Y - X @ torch.linalg.lstsq(X, Y).solution
+    assert q.likelihood.std == pytest.approx(float(residual.square().mean().sqrt()), rel=1e-3)
+
+
+def test_minibatches_find_the_same_point():
+    training = pst.Training(batch_size=7, lr=0.02, steps=4000, **QUIET)
+    q = pst.fit(linear(), pst.MAP(), (X, Y), likelihood=pst.likelihoods.Gaussian(0.5), training=training)
+    exact = torch.linalg.solve(X.T @ X * 4 + torch.eye(3), X.T @ Y * 4)
+    torch.testing.assert_close(q.mean()["weight"], exact.T, rtol=0, atol=5e-3)
+
+
+def test_loader_dataset_and_tensors_agree_on_full_batches():
+    means = []
+    for data in (
+        (X, Y),
+        TensorDataset(X, Y),
+        DataLoader(TensorDataset(X, Y), batch_size=60),
+        [(X, Y)],
+        [{"input": X, "labels": Y}],
+    ):
+        torch.manual_seed(0)
+        net = linear()
+        training = pst.Training(batch_size=60, steps=20, **QUIET)
+        means.append(
+            pst.fit(net, pst.MAP(), data, likelihood=pst.likelihoods.Gaussian(0.5), training=training).mean()["weight"]
+        )
+    for mean in means[1:]:
+        torch.testing.assert_close(mean, means[0])
+
+
+def test_example_weights_count_as_copies():
+    weights = torch.tensor([2.0] + [1.0] * 59, dtype=torch.float64)
+    torch.manual_seed(0)
+    net = linear()
+    noise = pst.likelihoods.Gaussian(0.5)
+    weighted = pst.fit(
+        net, pst.MAP(), [(X, Y, weights)], likelihood=noise, training=pst.Training(steps=2000, lr=0.05, **QUIET)
+    )
+    w = weights[:, None]
+    exact = torch.linalg.solve((X * w).T @ X * 4 + torch.eye(3), (X * w).T @ Y * 4)
+    torch.testing.assert_close(weighted.mean()["weight"], exact.T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_members_trained_together_equal_members_trained_alone(clip, optimizer, monkeypatch):
+    options = {"batch_size": 16, "clip": clip, "optimizer": optimizer, "lr": 0.01, **QUIET}
+    fit = lambda: pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=5, members=3, seed=4, training=pst.Training(**options))  # noqa: E731
+    torch.manual_seed(0)
+    together = fit()
+    monkeypatch.setattr("posterity.training.restarts._stackable", lambda network, job: False)
+    torch.manual_seed(0)
+    alone = fit()
+    for a, b in zip(together.parts, alone.parts, strict=True):
+        torch.testing.assert_close(a.mean(), b.mean(), rtol=1e-8, atol=1e-10)
+
+
+def test_a_factory_makes_every_member():
+    made = []
+
+    def factory():
+        made.append(mlp())
+        return made[-1]
+
+    mixture = pst.fit(factory, pst.MAP(), (X, LABELS), epochs=1, members=3, training=pst.Training(**QUIET))
+    assert len(mixture.parts) == 3
+    assert not torch.equal(made[1][0].weight, made[2][0].weight)
+
+
+def test_parts_that_cannot_be_reset_are_named():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2).double())
+            self.line = nn.Linear(3, 2).double()
+
+        def forward(self, x):
+            return self.line(x) * self.scale
+
+    with pytest.raises(pst.PosterityError, match=r"Odd.*no reset_parameters.*pass a function"):
+        pst.fit(Odd(), pst.MAP(), (X, LABELS), members=2, training=pst.Training(**QUIET))
+
+
+def test_reinitialisation_depends_on_the_seed_alone():
+    a, b, c = (reinitialised(mlp(), seed, torch.device("cpu"))[0].weight for seed in (1, 1, 2))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+def test_a_stacked_network_is_its_members_side_by_side():
+    networks = [mlp() for _ in range(3)]
+    inputs = torch.randn(3, 5, 3, dtype=torch.float64)
+    outputs = Stacked(networks)(inputs.flatten(0, 1)).unflatten(0, (3, 5))
+    torch.testing.assert_close(outputs, torch.stack([n(x) for n, x in zip(networks, inputs, strict=True)]))
+
+
+def test_early_stopping_keeps_the_best():
+    torch.manual_seed(0)
+    held = (X[40:], LABELS[40:])
+    training = pst.Training(batch_size=8, lr=0.3, schedule="constant", validation=held, patience=3, **QUIET)
+    q = pst.fit(mlp(), pst.MAP(prior=pst.priors.Normal(50.0)), (X[:40], LABELS[:40]), epochs=200, training=training)
+    losses = [row["validation_loss"] for row in q.history]
+    assert len(losses) < 200 and min(losses) == losses[-4]
+    assert -q.predict(held[0]).log_prob(held[1]).mean().item() == pytest.approx(min(losses), rel=1e-6)
+
+
+def test_a_validation_fraction_is_held_out():
+    q = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=2, training=pst.Training(validation=0.25, **QUIET))
+    assert "validation_loss" in q.history[-1]
+
+
+def test_lazy_layers_are_filled_in_without_touching_the_users():
+    lazy = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(2))
+    pst.fit(lazy, pst.MAP(), (X.float(), LABELS), epochs=1, training=pst.Training(**QUIET))
+    assert isinstance(lazy[0].weight, nn.parameter.UninitializedParameter)
+
+
+def test_bfloat16_autocast_trains():
+    q = pst.fit(
+        mlp().float(), pst.MAP(), (X.float(), LABELS), epochs=30, training=pst.Training(autocast=True, lr=0.01, **QUIET)
+    )
+    assert (q.predict(X.float()).label == LABELS).float().mean() > 0.85
+    assert q.mean()["0.weight"].dtype == torch.float32
+
+
+def test_the_likelihood_is_said_when_it_is_inferred(caplog):
+    with caplog.at_level(logging.INFO, "posterity"):
+        pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET))
+    assert "Categorical" in caplog.text
+
+
+def test_a_loss_that_is_no_number_stops_the_fit_and_keeps_the_checkpoint(tmp_path):
+    file = tmp_path / "run.safetensors"
+    training = pst.Training(
+        batch_size=60, lr=1e4, optimizer="sgd", schedule="constant", checkpoint=file, checkpoint_every=1, **QUIET
+    )
+    with pytest.raises(pst.PosterityError, match=r"at step \d+.*checkpoint is"):
+        pst.fit(linear(), pst.MAP(), (X, Y), likelihood=pst.likelihoods.Gaussian(0.5), epochs=500, training=training)
+    from posterity.files import read_state
+
+    weights = read_state(file, "checkpoint")["run"]["module"]["weight"]
+    assert weights.isfinite().all()
+
+
+def test_bad_labels_late_in_a_loader_are_found():
+    loader = [(X[:30], LABELS[:30]), (X[30:], LABELS[30:] + 5)]
+    with pytest.raises(pst.PosterityError, match="class targets run"):
+        pst.fit(
+            mlp(), pst.MAP(), loader, likelihood=pst.likelihoods.Categorical(), epochs=1, training=pst.Training(**QUIET)
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"num_data": 61}, "num_data=61"),
+        ({"schedule": "cosin"}, "unknown schedule"),
+        ({"optimizer": "adamw"}, "unknown optimizer"),
+        ({"patience": 3}, "validation"),
+        ({"resume": True}, "checkpoint"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"validation": 1.5}, "validation fraction"),
+        ({"lr": -1.0}, "lr"),
+    ],
+)
+def test_bad_settings_are_refused(changes, match):
+    with pytest.raises(pst.PosterityError, match=match):
+        pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET, **changes))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"members": 0}, "members"),
+        ({"method": "map"}, "method"),
+        ({"data": []}, "no batches"),
+        ({"data": [X]}, "a batch must be"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, match):
+    given = {"module": mlp(), "method": pst.MAP(), "data": (X, LABELS), "epochs": 1} | arguments
+    with pytest.raises(pst.PosterityError, match=match):
+        pst.fit(given.pop("module"), given.pop("method"), given.pop("data"), training=pst.Training(**QUIET), **given)
+
+
+def test_schedules_hit_their_endpoints():
+    plan = Plan(100, 100, 10, 10, None)
+    at = lambda s, step: schedules.schedule(s).factor(step, plan)  # noqa: E731
+    assert at("constant", 57) == 1
+    assert at("linear", 0) == 1 and at("linear", 50) == pytest.approx(0.5)
+    assert at("cosine", 0) == 1 and at("cosine", 50) == pytest.approx(0.5) and at("cosine", 99) < 1e-3
+    assert at("one-cycle", 0) == pytest.approx(1 / 25) and at("one-cycle", 30) == 1 and at("one-cycle", 99) < 1e-2
+    assert (
+        at("multi-step", 49) == 1
+        and at("multi-step", 50) == pytest.approx(0.1)
+        and at("multi-step", 75) == pytest.approx(0.01)
+    )
+    cycle = schedules.CyclicalCosine(4)
+    assert [round(cycle.factor(s, plan), 3) for s in (0, 25, 50, 75)] == [1, 1, 1, 1]
+    assert all(cycle.factor(s, plan) < 0.01 for s in (24, 49, 74, 99))
+
+
+@pytest.mark.slow
+def test_compiled_training_is_the_same_training():
+    torch.manual_seed(0)
+    net = mlp()
+    plain, compiled = (
+        pst.fit(net, pst.MAP(), (X, LABELS), epochs=3, training=pst.Training(batch_size=20, compile=c, **QUIET))
+        for c in (False, True)
+    )
+    torch.testing.assert_close(compiled.mean(), plain.mean(), rtol=1e-6, atol=1e-8)
+
+
+def test_augmentation_sees_every_batch_and_its_own_stream():
+    seen = []
+
+    def augment(inputs, generator):
+        seen.append(float(torch.rand((), generator=generator)))
+        return inputs
+
+    pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=2, training=pst.Training(batch_size=20, augment=augment, **QUIET))
+    assert len(seen) == len(set(seen)) == 6
+
+
+def test_tensorboard_is_asked_for_by_name():
+    with pytest.raises(pst.PosterityError, match="pip install tensorboard"):
+        pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(tensorboard="board", **QUIET))

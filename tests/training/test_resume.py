@@ -1,0 +1,132 @@
+"""Kill at any moment and resume: the same bits as no interruption. Here with dropout and a shuffling loader."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import posterity as pst
+from posterity.files import read_state
+
+SCRIPT = """
+import sys, time, torch
+from torch import nn
+import posterity as pst
+
+file, slow = sys.argv[1], float(sys.argv[2])
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+x = torch.randn(120, 4)
+y = x[:, :3].argmax(1)
+
+class Pause(nn.Module):
+    def forward(self, x):
+        time.sleep(slow)
+        return x
+
+net.append(Pause())
+training = pst.Training(batch_size=20, checkpoint=file, checkpoint_every=1, resume=True, progress=False)
+q = pst.fit(net, pst.Dropout(), (x, y), epochs=5, training=training)
+pst.save(q, file + ".done")
+"""
+
+
+def run(path, slow=0.0):
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(path), str(slow)], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+def weights(path):
+    return read_state(f"{path}.done", "posterior")["state"]["module"]
+
+
+def killed_and_resumed(tmp_path, kills):
+    assert run(tmp_path / "whole").wait() == 0
+    chooser = random.Random(0)
+    for _ in range(kills):
+        process = run(tmp_path / "killed", slow=0.02)
+        step = read_state(tmp_path / "killed", "checkpoint")["run"]["step"] if (tmp_path / "killed").exists() else 0
+        while process.poll() is None and _step(tmp_path / "killed") <= step:  # at least one step further each time
+            time.sleep(0.01)
+        time.sleep(chooser.uniform(0, 0.03))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert run(tmp_path / "killed").wait() == 0
+    torch.testing.assert_close(weights(tmp_path / "killed"), weights(tmp_path / "whole"), rtol=0, atol=0)
+
+
+def _step(path):
+    return read_state(path, "checkpoint")["run"]["step"] if path.exists() else 0
+
+
+def test_two_kills_leave_the_same_bits(tmp_path):
+    killed_and_resumed(tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_twenty_kills_leave_the_same_bits(tmp_path):
+    killed_and_resumed(tmp_path, 20)
+
+
+class StopError(Exception):
+    pass
+
+
+class StopAt:
+    """Stops in the middle of an epoch, through the data."""
+
+    def __init__(self, loader, batches):
+        self.loader, self.left, self.dataset = loader, batches, loader.dataset
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        for batch in self.loader:
+            self.left -= 1
+            if self.left < 0:
+                raise StopError
+            yield batch
+
+
+@pytest.mark.parametrize("stop", [3, 7, 11, 14])
+def test_a_shuffling_loader_resumes_in_the_middle_of_an_epoch(tmp_path, stop):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 3, generator=generator)
+    data = TensorDataset(x, x.argmax(1))
+    net = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.2), nn.Linear(8, 3))
+
+    def fit(loader, **options):
+        training = pst.Training(progress=False, **options)
+        return pst.fit(net, pst.Dropout(), loader, epochs=4, training=training).module.state_dict()
+
+    loader = DataLoader(data, batch_size=10, shuffle=True)
+    whole = fit(loader)
+    file = tmp_path / "run"
+    with pytest.raises(StopError):
+        fit(StopAt(loader, stop + 1), checkpoint=file, checkpoint_every=1)  # one batch is looked at before the fit
+    assert read_state(file, "checkpoint")["run"]["step"] == stop
+    torch.testing.assert_close(dict(fit(loader, checkpoint=file, resume=True)), dict(whole), rtol=0, atol=0)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path):
+    x = torch.randn(40, 3)
+    options = {"checkpoint": tmp_path / "run", "progress": False}
+    pst.fit(nn.Linear(3, 3), pst.MAP(), (x, x.argmax(1)), epochs=1, training=pst.Training(**options))
+    with pytest.raises(pst.PosterityError, match="belongs to another run: its seed is 0"):
+        pst.fit(
+            nn.Linear(3, 3),
+            pst.MAP(),
+            (x, x.argmax(1)),
+            epochs=1,
+            seed=1,
+            training=pst.Training(resume=True, **options),
+        )
