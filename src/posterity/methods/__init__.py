@@ -7,7 +7,7 @@ from posterity.methods.cyclical import Snapshot as Snapshot
 from posterity.methods.dropout import Dropout as Dropout
 from posterity.methods.hwa import HWA as HWA
 from posterity.methods.map import MAP as MAP
-from posterity.methods.mean_field import MeanField
+from posterity.methods.mean_field import MeanField as MeanField
 from posterity.methods.pruning import Pruning as Pruning
 from posterity.methods.sgld import PSGLD as PSGLD
 from posterity.methods.sgld import SGHMC as SGHMC

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.random import generator_for
-from posterity.types import PosterityError
+from posterity.types import Params, PosterityError
 
 Group = dict[str, Any]
 
@@ -108,16 +108,19 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state: torch puts new tensors into ``state``, whose values go back into the vectors."""
+        """Continue from a state: torch puts new tensors into ``state``, whose values go back into our own."""
+        own = {p: dict(self.state[p]) for flat in self._flat for p in flat.params}
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        for p, tensors in own.items():
+            if self.state[p].keys() != tensors.keys():
+                raise PosterityError(
+                    f"the state holds {sorted(self.state[p])} of a parameter, this optimizer {sorted(tensors)}"
+                )
+            for name, tensor in tensors.items():
+                tensor.copy_(self.state[p][name])
+            self.state[p] = tensors
         if self._owns_generator and "generator" in state_dict:
             self._generator.set_state(state_dict["generator"].cpu())
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        for group, flat in zip(self.param_groups, self._flat, strict=True):
-            flat.params = group["params"]
-            for i, p in enumerate(flat.params):
-                for name, value in self.state[p].items():
-                    flat.views(name)[i].copy_(value)
-            self._publish(group, flat)
         self._entries = 0
 
     @contextmanager
@@ -159,8 +162,10 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _collect(self, weight: float) -> None:
-        if all(p.grad is None for flat in self._flat for p in flat.params):
+        with_gradient = [p for flat in self._flat for p in flat.params if p.grad is not None]
+        if not with_gradient:
             raise PosterityError("no gradient arrived: call loss.backward() inside `with optimizer.sampled_weights()`")
+        self._check(with_gradient)
         for group, flat in zip(self.param_groups, self._flat, strict=True):
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in flat.params]
             _drop_gradients(flat)
@@ -194,9 +199,16 @@ class SampledOptimizer(torch.optim.Optimizer):
             self._update(group, flat)
         self._entries = 0
 
+    def _by_name(self, name: str) -> Params:
+        """A vector's views of all groups, by parameter name."""
+        return {key: v for flat in self._flat for key, v in zip(flat.layout.names, flat.views(name), strict=True)}
+
     def _watch(self, weight: float) -> AbstractContextManager[Any]:
         """What else must be on during the user's forward and backward pass."""
         return nullcontext()
+
+    def _check(self, with_gradient: list[Tensor]) -> None:
+        """Refuse a pass whose statistics cannot be had."""
 
     def _prepare(self, group: Group, flat: FlatGroup) -> None:
         """Set up the vectors of a new group."""
