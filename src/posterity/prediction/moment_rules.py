@@ -171,6 +171,8 @@ _SAME = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Dropout, nn.Dropout1d, nn.Dro
 _LINEAR = (nn.Linear, *(getattr(nn, f"Conv{kind}{d}d") for kind in ("", "Transpose") for d in (1, 2, 3)))
 _AVERAGES = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 
+_MOVES = ("view", "reshape", "flatten", "unsqueeze", "squeeze", "permute", "transpose", "contiguous", "expand")
+
 LAYERS: dict[tuple[type, ...], Rule] = {
     _LINEAR: _linear_map,
     (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d): _batch_norm,

@@ -62,6 +62,9 @@ def predict_by_moments(posterior: Diagonal, inputs: Inputs) -> Prediction:
 
 def output_moments(module: nn.Module, mean: Params, variance: Params, inputs: Inputs) -> Moments:
     """Mean and variance of the network's outputs under independent Gaussian weights."""
+    if fx.Tracer().is_leaf_module(module, ""):  # a single layer of torch, which fx would look into
+        mean, variance = ({f"0.{name}": value for name, value in part.items()} for part in (mean, variance))
+        module = nn.Sequential(module)
     try:
         graph = fx.symbolic_trace(module)
     except Exception as error:  # whatever the user's forward raises when it meets a proxy
@@ -87,6 +90,7 @@ class _Propagation(fx.Interpreter):
 
     def __init__(self, graph: fx.GraphModule, mean: Params, variance: Params) -> None:
         super().__init__(graph)
+        self.extra_traceback = False  # it would end up in the text of our errors
         self.mean, self.variance = mean, variance
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
