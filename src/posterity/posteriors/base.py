@@ -70,6 +70,10 @@ class Posterior:
         """Parameters and buffers of n draws, or None where a draw is not a set of weights."""
         return None
 
+    def independent_moments(self) -> tuple[Params, Params]:
+        """Mean and variance of every parameter, where parameters are independent Gaussians."""
+        raise PosterityError(f"single-pass prediction needs independent Gaussian weights, got {type(self).__name__}")
+
     def stacked(self, n: int, generator: torch.Generator | None = None) -> Weights | None:
         """The same n sets at once, with a draw dimension in front."""
         samples = self.samples(n, generator)
@@ -78,7 +82,7 @@ class Posterior:
     def predict(
         self,
         inputs: Inputs,
-        draws: int | Literal["auto"] = 32,
+        draws: int | Literal["auto", "moments"] = 32,
         *,
         generator: torch.Generator | None = None,
         keep_samples: bool = False,

@@ -21,6 +21,7 @@ from torch.func import functional_call, vmap
 
 from posterity.calling import InputSpec, arguments, call, check_finite, map_inputs, num_examples, tensors_of
 from posterity.prediction.accumulate import Accumulator, accumulator
+from posterity.prediction.moments import predict_by_moments
 from posterity.prediction.prediction import Prediction
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Inputs, Params, PosterityError, Predictor
@@ -51,6 +52,10 @@ class DrawsFunctions(Protocol):
         """The weights of n draws, or None where a draw is not a set of weights."""
         ...
 
+    def independent_moments(self) -> tuple[Params, Params]:
+        """Mean and variance of every parameter, where parameters are independent Gaussians."""
+        ...
+
 
 @dataclass(frozen=True)
 class Compute:
@@ -75,7 +80,7 @@ class Compute:
 def predict(
     posterior: DrawsFunctions,
     inputs: Inputs,
-    draws: int | Literal["auto"] = 32,
+    draws: int | Literal["auto", "moments"] = 32,
     *,
     generator: torch.Generator | None = None,
     keep_samples: bool = False,
@@ -88,7 +93,8 @@ def predict(
     Args:
         posterior: Where networks are drawn from.
         inputs: A tensor, tuple or dictionary of tensors, on any device; the prediction comes back on theirs.
-        draws: How many networks, or ``"auto"``: until every probability's standard error is below ``tolerance``.
+        draws: How many networks; ``"auto"``: until every probability's standard error is below ``tolerance``;
+            ``"moments"``: none, but one pass of means and variances (independent Gaussian weights only).
         generator: Noise; the posterior's own seed if not given, so that the same call gives the same answer.
         keep_samples: Also keep every draw's own prediction.
         tolerance: For ``"auto"``: the Monte Carlo error aimed at.
@@ -99,11 +105,13 @@ def predict(
     if num_examples(inputs) == 0:
         raise PosterityError("there are no inputs to predict")
     auto = draws == "auto"
-    count = max_draws if auto else draws
-    if not isinstance(count, int) or count < 1:
-        raise PosterityError(f"draws must be a positive number or 'auto', got {draws!r}")
+    count = max_draws if isinstance(draws, str) else draws
+    if draws not in ("auto", "moments") and (not isinstance(draws, int) or draws < 1):
+        raise PosterityError(f"draws must be a positive number, 'auto' or 'moments', got {draws!r}")
     home, device = tensors_of(inputs)[0].device, next(posterior.module.parameters()).device
     inputs = map_inputs(inputs, lambda t: t.to(device))
+    if draws == "moments":
+        return predict_by_moments(posterior, inputs).to(home)
     sums = accumulator(posterior.likelihood, keep_samples)
     enough: Callable[[], bool] = (lambda: sums.count >= 2 and sums.error() < tolerance) if auto else (lambda: False)
     _run(posterior, inputs, count, generator, compute or Compute(), sums, enough)
