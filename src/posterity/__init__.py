@@ -8,12 +8,12 @@ from posterity.evaluation import connect as connect
 from posterity.evaluation import diagnose as diagnose
 from posterity.evaluation import diversity as diversity
 from posterity.evaluation import evaluate as evaluate
+from posterity.evaluation import landscape as landscape
 from posterity.layers import Moped as Moped
 from posterity.layers import elbo as elbo
 from posterity.layers import kl as kl
 from posterity.layers import plain_moments as plain_moments
 from posterity.layers import variational as variational
-from posterity.evaluation import landscape as landscape
 from posterity.methods import MAP as MAP
 from posterity.methods import METHODS as METHODS
 from posterity.methods import PSGLD as PSGLD

@@ -1,12 +1,8 @@
-"""Optimizers, their pure update rules, and schedules."""
-
-from posterity.optim import constant_sgd as constant_sgd
-from posterity.optim.sgmcmc import PSGLD as PSGLD
-from posterity.optim.sgmcmc import SGHMC as SGHMC
-from posterity.optim.sgmcmc import SGLD as SGLD
 """Optimizers that end in a posterior, their update rules, and schedules."""
 
+from posterity.optim import constant_sgd
 from posterity.optim.ivon import IVON
+from posterity.optim.sgmcmc import PSGLD, SGHMC, SGLD
 from posterity.optim.vogn import OGN, VOGN
 
-__all__ = ["IVON", "OGN", "VOGN"]
+__all__ = ["IVON", "OGN", "PSGLD", "SGHMC", "SGLD", "VOGN", "constant_sgd"]
