@@ -5,7 +5,9 @@ from posterity.methods.cyclical import Cyclical as Cyclical
 from posterity.methods.cyclical import FastGeometric as FastGeometric
 from posterity.methods.cyclical import Snapshot as Snapshot
 from posterity.methods.dropout import Dropout as Dropout
+from posterity.methods.hwa import HWA as HWA
 from posterity.methods.map import MAP as MAP
+from posterity.methods.mean_field import MeanField
 from posterity.methods.pruning import Pruning as Pruning
 from posterity.methods.sgld import PSGLD as PSGLD
 from posterity.methods.sgld import SGHMC as SGHMC
@@ -13,10 +15,6 @@ from posterity.methods.sgld import SGLD as SGLD
 from posterity.methods.swa import SWA as SWA
 from posterity.methods.swag import SWAG as SWAG
 from posterity.methods.swag import SWAGCollector as SWAGCollector
-from posterity.methods.base import Method
-from posterity.methods.dropout import Dropout
-from posterity.methods.map import MAP
-from posterity.methods.mean_field import MeanField
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,
@@ -30,10 +28,7 @@ METHODS: dict[str, type[Method]] = {
     "snapshot": Snapshot,
     "fast-geometric": FastGeometric,
     "pruning": Pruning,
-}
-"""Every method by its name in the shell."""
     "mean-field": MeanField,
+    "hwa": HWA,
 }
 """Every method by its name in the shell."""
-
-__all__ = ["MAP", "METHODS", "Dropout", "MeanField", "Method"]

@@ -1,3 +1,10 @@
+"""Optimizers, their pure update rules, and schedules."""
+
+from posterity.optim import constant_sgd as constant_sgd
+from posterity.optim.sgmcmc import PSGLD as PSGLD
+from posterity.optim.sgmcmc import SGHMC as SGHMC
+from posterity.optim.sgmcmc import SGLD as SGLD
+
 """Optimizers that end in a posterior, their update rules, and schedules."""
 
 from posterity.optim.ivon import IVON

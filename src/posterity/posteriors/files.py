@@ -24,9 +24,14 @@ from posterity.types import PosterityError
 __all__ = ["KINDS", "load", "save"]
 
 KINDS: dict[str, type[Posterior]] = {
-    cls.kind: cls
-    for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Mixture, Conformal)
-    cls.kind: cls for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Implicit, Mixture)
+    DiagonalGaussian.kind: DiagonalGaussian,
+    FullGaussian.kind: FullGaussian,
+    LowRankGaussian.kind: LowRankGaussian,
+    Empirical.kind: Empirical,
+    Stochastic.kind: Stochastic,
+    Implicit.kind: Implicit,
+    Mixture.kind: Mixture,
+    Conformal.kind: Conformal,
 }
 """Every posterior that a file can hold, by the name it has there."""
 
