@@ -1,0 +1,1 @@
+"""Pictures, tables and the page: takes results, never models."""
