@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from posterity.cli.compare import compare
 from posterity.cli.evaluate import evaluate
 from posterity.cli.fit import fit
 from posterity.cli.lists import data, methods, models
@@ -20,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (fit, evaluate, predict, methods, data, models):
+for command in (compare, fit, evaluate, predict, methods, data, models):
     app.command()(command)
 
 

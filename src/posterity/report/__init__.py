@@ -1,0 +1,1 @@
+"""Results made visible: plots, tables, the page; takes results, never models."""
