@@ -16,10 +16,10 @@ demo: $(STAMP)
 	$(BIN)/posterity compare --out report
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m "not slow"
 
 slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests benchmarks examples

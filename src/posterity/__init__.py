@@ -4,7 +4,17 @@ from posterity import compression as compression
 from posterity import optim as optim
 from posterity.compression import compress as compress
 from posterity.evaluation import Scores as Scores
+from posterity.evaluation import connect as connect
+from posterity.evaluation import diagnose as diagnose
+from posterity.evaluation import diversity as diversity
 from posterity.evaluation import evaluate as evaluate
+from posterity.evaluation import landscape as landscape
+from posterity.layers import Moped as Moped
+from posterity.layers import elbo as elbo
+from posterity.layers import kl as kl
+from posterity.layers import plain_moments as plain_moments
+from posterity.layers import variational as variational
+from posterity.methods import HWA as HWA
 from posterity.methods import MAP as MAP
 from posterity.methods import METHODS as METHODS
 from posterity.methods import PSGLD as PSGLD
@@ -15,6 +25,7 @@ from posterity.methods import SWAG as SWAG
 from posterity.methods import Cyclical as Cyclical
 from posterity.methods import Dropout as Dropout
 from posterity.methods import FastGeometric as FastGeometric
+from posterity.methods import MeanField as MeanField
 from posterity.methods import Method as Method
 from posterity.methods import Pruning as Pruning
 from posterity.methods import Snapshot as Snapshot

@@ -14,6 +14,7 @@ from posterity.posteriors import (
     DiagonalGaussian,
     Empirical,
     FullGaussian,
+    Implicit,
     LowRankGaussian,
     Mixture,
     Posterior,
@@ -41,6 +42,8 @@ class MethodCase:
 
 METHOD_CASES = [
     MethodCase("map", pst.MAP(), noiseless=True),
+    MethodCase("hwa", pst.HWA(start=0, every=1), training={"lr": 0.02}),
+    MethodCase("mean-field", pst.MeanField(), training={"lr": 0.02}),
     MethodCase("dropout", pst.Dropout(rate=0.2, insert=("2",))),
     MethodCase("swa", pst.SWA(start=0, every=1, lr=0.01), noiseless=True, training={"lr": 0.01}),
     MethodCase("swag", pst.SWAG(rank=3, start=0, every=1, lr=0.01), noiseless=True, training={"lr": 0.01}),
@@ -93,6 +96,7 @@ def posteriors() -> dict[str, Posterior]:
         "low-rank": LowRankGaussian(net, likelihood, mean, std, deviations, 0.5),
         "full": FullGaussian(net, likelihood, mean, torch.linalg.cholesky(factor @ factor.T)),
         "empirical": Empirical(net, likelihood, points),
+        "implicit": Implicit(net, likelihood, pst.variational(net, family="radial", init_std=0.3), "radial"),
         "stochastic": Stochastic(with_dropout(net, {"2": 0.3}), likelihood),
         "conformal": Conformal(diagonal, 0.9, 0.7, 8),
         "mixture": Mixture([diagonal, DiagonalGaussian(net, likelihood, points[3], std, seed=2)]),

@@ -85,7 +85,8 @@ def test_moments_of_draws(posterior):
     count = 20_000
     names = list(posterior.mean())
     generator = torch.Generator().manual_seed(1)
-    flat = torch.stack([torch.cat([posterior.sample(generator)[n].flatten() for n in names]) for _ in range(count)])
+    samples = (posterior.sample(generator) for _ in range(count))
+    flat = torch.stack([torch.cat([weights[n].flatten() for n in names]) for weights in samples])
     mean = torch.cat([posterior.mean()[n].flatten() for n in names])
     variance = torch.cat([posterior.variance()[n].flatten() for n in names])
     # 99 means and variances: 5 standard errors keep the false-alarm rate under 1e-4.

@@ -249,3 +249,30 @@ def test_schedules_hit_their_endpoints():
     cycle = schedules.CyclicalCosine(4)
     assert [round(cycle.factor(s, plan), 3) for s in (0, 25, 50, 75)] == [1, 1, 1, 1]
     assert all(cycle.factor(s, plan) < 0.01 for s in (24, 49, 74, 99))
+
+
+@pytest.mark.slow
+def test_compiled_training_is_the_same_training():
+    torch.manual_seed(0)
+    net = mlp()
+    plain, compiled = (
+        pst.fit(net, pst.MAP(), (X, LABELS), epochs=3, training=pst.Training(batch_size=20, compile=c, **QUIET))
+        for c in (False, True)
+    )
+    torch.testing.assert_close(compiled.mean(), plain.mean(), rtol=1e-6, atol=1e-8)
+
+
+def test_augmentation_sees_every_batch_and_its_own_stream():
+    seen = []
+
+    def augment(inputs, generator):
+        seen.append(float(torch.rand((), generator=generator)))
+        return inputs
+
+    pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=2, training=pst.Training(batch_size=20, augment=augment, **QUIET))
+    assert len(seen) == len(set(seen)) == 6
+
+
+def test_tensorboard_is_asked_for_by_name():
+    with pytest.raises(pst.PosterityError, match="pip install tensorboard"):
+        pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(tensorboard="board", **QUIET))

@@ -1,6 +1,6 @@
 """What a run is made of, as TOML and back.
 
-    [run]        data, model, method, epochs, members, seed, likelihood
+    [run]        data, model, method, epochs, members, seed, likelihood, augment ("crop-flip")
     [method]     the method's own hyper-parameters; a prior is a table with its kind, a wrapped method one with its name
     [training]   the fields of posterity.Training
 
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from posterity.data import CropFlip
 from posterity.files import write_bytes
 from posterity.methods import METHODS, Method
 from posterity.probability import likelihoods, priors
@@ -40,6 +41,7 @@ class RunConfig:
     members: int = 1
     seed: int = 0
     likelihood: str = ""
+    augment: str = ""
     method_options: dict[str, Any] = field(default_factory=dict)
     training_options: dict[str, Any] = field(default_factory=dict)
 
@@ -47,9 +49,9 @@ class RunConfig:
     def read(cls, path: Path | None, changes: Iterable[str], **given: Any) -> RunConfig:
         """A config from a file, then from ``--set`` changes, then from options given on the command line."""
         tables = _read_toml(path) if path is not None else {}
-        _known(tables, ("run", "method", "training"), "section")
         for change in changes:
             _apply(tables, change)
+        _known(tables, ("run", "method", "training"), "section")
         run = {**tables.get("run", {}), **{key: value for key, value in given.items() if value is not None}}
         names = [f.name for f in fields(cls) if not f.name.endswith("_options")]
         _known(run, names, "key in [run]")
@@ -63,7 +65,10 @@ class RunConfig:
 
     def make_training(self, **more: Any) -> Training:
         """The loop's config; ``more`` is what the command itself adds."""
-        return Training(**self.training_options, **more)
+        augmented = {"crop-flip": CropFlip(), "": None}
+        return Training(
+            **self.training_options, augment=augmented[nearest(self.augment, augmented, "augmentation")], **more
+        )
 
     def make_likelihood(self) -> Likelihood | None:
         """The likelihood named, or None to let the targets decide."""

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from posterity import data, models
 from posterity.cli.config import RunConfig
 from posterity.cli.folder import RunFolder, outputs_for
 from posterity.cli.show import console
+from posterity.posteriors import Posterior
+from posterity.random import global_seed
+from posterity.training.fit import fit as fit_posterior
 from posterity.types import PosterityError
 
 Config = Annotated[Path | None, typer.Option(help="A TOML file with [run], [method] and [training].")]
@@ -45,18 +50,15 @@ def fit(
         console().print(f"{posterior!r}\nsaved in {out}")
 
 
-def _fit(settings: RunConfig, dataset: data.DataSet, folder: RunFolder, resume: bool):  # type: ignore[no-untyped-def]
+def _fit(settings: RunConfig, dataset: data.DataSet, folder: RunFolder, resume: bool) -> Posterior | None:
     """Train, and write on the one rank that writes."""
-    import os
-
-    import posterity
-
     training = settings.make_training(checkpoint=folder.checkpoint, resume=resume, progress=True)
-    network = models.make(settings.model, dataset, outputs_for(settings, dataset))
+    with global_seed(settings.seed, torch.device("cpu")):
+        network = models.make(settings.model, dataset, outputs_for(settings, dataset))
     writes = int(os.environ.get("RANK", 0)) == 0
     if writes:
         settings.write(folder.config_file)
-    posterior = posterity.fit(
+    posterior = fit_posterior(
         network,
         settings.make_method(),
         dataset.training(),

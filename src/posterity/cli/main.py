@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from posterity.cli.compare import compare
+from posterity.cli.compress import compress
 from posterity.cli.evaluate import evaluate
 from posterity.cli.fit import fit
 from posterity.cli.lists import data, methods, models
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (compare, fit, evaluate, predict, methods, data, models):
+for command in (fit, evaluate, predict, compress, methods, data, models):
     app.command()(command)
 
 

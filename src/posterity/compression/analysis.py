@@ -168,8 +168,7 @@ class Analysis:
         module = self.module(node) if node.op == "call_module" else None
         holds_weights = module is not None and any(p.dim() > 1 for p in module.parameters())
         if (read and node.op != "output") or holds_weights:
-            kind = node.op.removeprefix("call_") if module is None else type(module).__name__
-            self.not_followed.append(f"{node.name} ({kind})")
+            self.not_followed.append(node.name if module is None else f"{node.name} ({type(module).__name__})")
 
     def kept(self) -> Tensor:
         """[units] True for every unit that stays, ties resolved."""

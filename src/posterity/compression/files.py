@@ -1,11 +1,12 @@
 """Compressed networks on disk: only the weights that are left, and where they are.
 
-Every tensor of a network takes the smallest of three forms, in bytes:
+A weight [rows, columns] (all but its first dimension in one) is first cut down to the block of rows and columns that
+hold anything, one bit each to say which; its n entries, nnz of them not zero, then take the smallest of three forms:
 
-    dense     all values                           n · size
-    bitmap    one bit a position, then the values  n/8 + nnz · size
+    dense     all values                           n · size bytes
+    bitmap    one bit an entry, then the values    n/8 + nnz · size
     gaps      the zeros before each value as bytes (255 = "255 zeros, no value yet"), then the values
-                                                   nnz + n_skips + nnz · size
+                                                   nnz + skips + nnz · size
 
 Values are exact, or quantised: symmetric and uniform, b bits a weight, one step Δ a tensor,
 
@@ -36,7 +37,7 @@ from posterity.types import PosterityError
 __all__ = ["Bits", "bits_from_variance", "dense_bytes", "load", "pack", "quantise", "save", "unpack"]
 
 Bits = int | Mapping[str, int] | None
-"""Bits of each weight: one number for all of them, one a parameter, or None for exact values."""
+"""Bits a weight: one number for all of them, one for each parameter, or None for exact values."""
 
 _SKIP = 255
 _MOST_BITS = 16
@@ -63,19 +64,27 @@ def dense_bytes(module: nn.Module) -> int:
 
 
 def pack(module: nn.Module, bits: Bits = None) -> dict[str, Any]:
-    """Every tensor of a network in its smallest form."""
+    """Every tensor of a network in its smallest form: one string of bytes, and an index into it.
+
+    One string, because a header for each small tensor would outweigh what is left of it.
+    """
     state = module.state_dict()
     wanted = _bits_by_name(state, bits)
-    return {name: _pack_tensor(value.detach().cpu(), wanted.get(name)) for name, value in state.items()}
+    entries = {name: _pack_tensor(value.detach().cpu(), wanted.get(name)) for name, value in state.items()}
+    content = [part for _, *parts in entries.values() for part in parts]
+    return {
+        "index": [[name, *facts] for name, (facts, *_) in entries.items()],
+        "bytes": torch.cat(content) if content else torch.empty(0, dtype=torch.uint8),
+    }
 
 
 def unpack(packed: Mapping[str, Any], module: nn.Module) -> nn.Module:
     """A copy of ``module`` with the tensors of ``pack``."""
-    own = module.state_dict()
-    if set(own) != set(packed):
-        odd = sorted(set(own) ^ set(packed))[0]
+    own, cursor = module.state_dict(), _Cursor(packed["bytes"])
+    state = {name: _unpack_tensor(cursor, *facts) for name, *facts in packed["index"]}
+    if set(own) != set(state):
+        odd = sorted(set(own) ^ set(state))[0]
         raise PosterityError(f"the file belongs to another network: {odd!r} is in one of them only")
-    state = {name: _unpack_tensor(entry) for name, entry in packed.items()}
     for name, value in state.items():
         if value.shape != own[name].shape:
             raise PosterityError(
@@ -132,47 +141,76 @@ def _bits_by_name(state: Mapping[str, Tensor], bits: Bits) -> dict[str, int]:
     return dict(bits)
 
 
-def _pack_tensor(value: Tensor, bits: int | None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"shape": list(value.shape), "type": str(value.dtype).removeprefix("torch.")}
-    flat = value.reshape(-1)
-    if not value.is_floating_point():
-        return {**entry, "form": "dense", "values": flat}
-    where = flat.nonzero().squeeze(1)
-    gaps = _gaps(where)
-    size = bits / 8 if bits else value.element_size()
-    costs = {
-        "dense": flat.numel() * size,
-        "bitmap": flat.numel() / 8 + len(where) * size,
-        "gaps": len(gaps) + len(where) * size,
+Facts = tuple[str, list[int], str, int, int, float]
+"""Type, shape, form, bytes of the positions, bits a value (0 for exact ones), and their step Δ."""
+
+
+def _pack_tensor(value: Tensor, bits: int | None) -> tuple[Facts, Tensor, Tensor, Tensor]:
+    """What to know of a tensor, which rows and columns are alive, where its values belong there, and the values."""
+    matrix = _as_matrix(value)
+    rows, columns = (matrix != 0).any(1), (matrix != 0).any(0)
+    block = matrix[rows][:, columns].reshape(-1)
+    kept, size = block.nonzero().squeeze(1), bits / 8 if bits else value.element_size()
+    positions = {
+        "dense": torch.empty(0, dtype=torch.uint8),
+        "bitmap": _pack_flags(block != 0),
+        "gaps": _gaps(kept),
     }
+    costs = {name: len(w) + (len(block) if name == "dense" else len(kept)) * size for name, w in positions.items()}
     form = min(costs, key=lambda name: costs[name])
-    if form != "dense":
-        entry["where"] = gaps if form == "gaps" else torch.from_numpy(np.packbits(flat.numpy() != 0))
-        flat = flat[where]
+    values, step = (block if form == "dense" else block[kept]), 0.0
     if bits:
-        codes, step = quantise(flat, bits)
-        return {**entry, "form": form, "bits": bits, "step": step, "values": _pack_bits(codes, bits)}
-    return {**entry, "form": form, "values": flat}
+        codes, step = quantise(values, bits)
+        values = _pack_bits(codes, bits)
+    where = positions[form]
+    facts = (str(value.dtype).removeprefix("torch."), list(value.shape), form, len(where), bits or 0, step)
+    alive = torch.cat([_pack_flags(rows), _pack_flags(columns)])
+    return facts, alive, where, values.contiguous().view(torch.uint8)
 
 
-def _unpack_tensor(entry: Mapping[str, Any]) -> Tensor:
-    dtype, count = getattr(torch, entry["type"]), math.prod(entry["shape"])
-    where = _positions(entry, count)
-    values = entry["values"]
-    if "bits" in entry:
-        values = _unpack_bits(values, entry["bits"], len(where)).double() * entry["step"]
-    full = torch.zeros(count, dtype=dtype)
-    full[where] = values.to(dtype)
-    return full.reshape(entry["shape"])
+def _as_matrix(value: Tensor) -> Tensor:
+    """[rows, columns]; a vector is one row."""
+    return value.reshape(len(value), -1) if value.dim() > 1 and value.numel() else value.reshape(1, -1)
 
 
-def _positions(entry: Mapping[str, Any], count: int) -> Tensor:
+class _Cursor:
+    """Reads a string of bytes from left to right."""
+
+    def __init__(self, content: Tensor) -> None:
+        self.content, self.at = content, 0
+
+    def take(self, count: int) -> Tensor:
+        self.at += count
+        return self.content[self.at - count : self.at].clone()  # a clone is aligned for any type
+
+    def flags(self, count: int) -> Tensor:
+        return _unpack_flags(self.take(-(-count // 8)), count)
+
+
+def _unpack_tensor(
+    cursor: _Cursor, type_name: str, shape: list[int], form: str, where_bytes: int, bits: int, step: float
+) -> Tensor:
+    full = torch.zeros(shape, dtype=getattr(torch, type_name))
+    matrix = _as_matrix(full)
+    rows, columns = (cursor.flags(count).nonzero().squeeze(1) for count in matrix.shape)
+    where = _positions(form, cursor.take(where_bytes), len(rows) * len(columns))
+    if bits:
+        values = _unpack_bits(cursor.take(-(-len(where) * bits // 8)), bits, len(where)).double() * step
+    else:
+        values = cursor.take(len(where) * full.element_size()).view(full.dtype)
+    block = torch.zeros(len(rows) * len(columns), dtype=full.dtype)
+    block[where] = values.to(full.dtype)
+    matrix[rows[:, None], columns] = block.view(len(rows), len(columns))  # a view of ``full``
+    return full
+
+
+def _positions(form: str, where: Tensor, count: int) -> Tensor:
     """Where the stored values belong."""
-    if entry["form"] == "dense":
+    if form == "dense":
         return torch.arange(count)
-    if entry["form"] == "bitmap":
-        return torch.from_numpy(np.unpackbits(entry["where"].numpy(), count=count)).nonzero().squeeze(1)
-    gaps = entry["where"].long()
+    if form == "bitmap":
+        return _unpack_flags(where, count).nonzero().squeeze(1)
+    gaps = where.long()
     ends = torch.where(gaps == _SKIP, _SKIP, gaps + 1).cumsum(0) - 1
     return ends[gaps != _SKIP]
 
@@ -184,6 +222,14 @@ def _gaps(where: Tensor) -> Tensor:
     gaps = torch.full((int(skips.sum()) + len(where),), _SKIP, dtype=torch.uint8)
     gaps[(skips + 1).cumsum(0) - 1] = (zeros % _SKIP).to(torch.uint8)
     return gaps
+
+
+def _pack_flags(flags: Tensor) -> Tensor:
+    return torch.from_numpy(np.packbits(flags.numpy()))
+
+
+def _unpack_flags(packed: Tensor, count: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(packed.numpy(), count=count))
 
 
 def _pack_bits(codes: Tensor, bits: int) -> Tensor:

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from posterity import calling, masks
 from posterity.calling import InputSpec
@@ -23,26 +23,26 @@ from posterity.compression import files
 from posterity.compression.compact import Compacted, compact
 from posterity.compression.files import Bits
 from posterity.compression.flops import flops
+from posterity.compression.layers import SparseLinear, with_faster_layers
 from posterity.compression.report import Compression, LayerReport
-from posterity.compression.sparse import SparseLinear, with_sparse_layers
 from posterity.compression.speed import ratio, rows, timings
-from posterity.compression.trace import trace
+from posterity.compression.trace import Network, trace
 from posterity.files import write_state
 from posterity.masks import Masks
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError
 
-__all__ = ["CompressedNetwork", "compress"]
+__all__ = ["CompressedNetwork", "accuracy", "compress"]
 
 _BATCHES = (1, 128)
-_DENSE = "masked dense"
+_REFERENCE, _DENSE, _COMPACTED = "as it was", "masked dense", "compacted"
 _NOISE = 1.05
 """Times closer than this are called equal: two timings of one network differ by up to 3%."""
 _DEFAULT_LOG_ALPHA = 3.0
 
 
-class CompressedNetwork(fx.GraphModule):
+class CompressedNetwork(Network):
     """An ordinary, smaller network that knows how it came about."""
 
     @property
@@ -89,7 +89,7 @@ def compress(
     per_layer: bool = False,
     validation: Iterable[Any] | None = None,
     example: Inputs | None = None,
-    bits: Bits = None,
+    bits: Bits | Literal["variance"] = None,
 ) -> CompressedNetwork:
     """A smaller network that computes what the pruned one would.
 
@@ -103,7 +103,8 @@ def compress(
         per_layer: Count ``keep`` and ``max_drop`` within each layer.
         validation: Batches of (inputs, labels), iterable again and again; its accuracies go into the report.
         example: Inputs to trace and time with; taken from the posterior or the validation data if not given.
-        bits: Quantise the weights to so many bits, all or by name (``bits_from_variance``).
+        bits: Quantise the weights to so many bits, all or by name; ``"variance"`` takes what the posterior's own
+            spread makes worth storing (``bits_from_variance``).
 
     Returns:
         The network, in evaluation mode, with its ``compression`` report.
@@ -113,7 +114,8 @@ def compress(
     device = _device(dense)
     example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))
     chosen = _masks(dense, variance, criterion, validation)
-    packed = files.pack(masks.apply(dense, chosen), bits)
+    pruned = masks.apply(dense, chosen)
+    packed = files.pack(pruned, _bits(pruned, variance, bits))
     masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
     choice = _fastest(masked, example)
     small = choice.network
@@ -125,7 +127,7 @@ def compress(
         bytes=(files.dense_bytes(dense), _bytes_on_disk(packed)),
         flops=(flops(dense, example), flops(small, example)),
         latency=choice.latency,
-        accuracy=None if validation is None else (_accuracy(dense, validation), _accuracy(small, validation)),
+        accuracy=None if validation is None else (accuracy(dense, validation), accuracy(small, validation)),
         form=choice.form,
         notes=choice.notes,
     )
@@ -203,15 +205,23 @@ def _fraction_for_drop(
 ) -> float:
     if validation is None or criterion.max_drop is None:
         raise PosterityError("max_drop needs validation data: give validation=")
-    floor = _accuracy(dense, validation) - criterion.max_drop
+    floor = accuracy(dense, validation) - criterion.max_drop
 
-    def accuracy(fraction: float) -> float:
-        return _accuracy(masks.apply(dense, masks.top_fraction(scores, fraction, criterion.per_layer)), validation)
+    def accuracy_with(fraction: float) -> float:
+        return accuracy(masks.apply(dense, masks.top_fraction(scores, fraction, criterion.per_layer)), validation)
 
-    return masks.smallest_keep(accuracy, floor)
+    return masks.smallest_keep(accuracy_with, floor)
 
 
-def _accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
+def _bits(pruned: nn.Module, variance: Params, bits: Bits | Literal["variance"]) -> Bits:
+    if bits != "variance":
+        return bits
+    if not variance:
+        raise PosterityError("bits from the variance need a posterior that has one: give a number of bits")
+    return files.bits_from_variance({name: p.detach() for name, p in pruned.named_parameters()}, variance)
+
+
+def accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
     """The fraction of examples whose highest output is their label."""
     right = total = 0
     device = _device(network)
@@ -232,7 +242,7 @@ class Choice:
     """The form of the masked network that was chosen, and its times."""
 
     form: str
-    network: fx.GraphModule
+    network: Network
     latency: dict[int, tuple[float, float]]
     notes: tuple[str, ...]
 
@@ -240,30 +250,29 @@ class Choice:
 def _fastest(masked: nn.Module, example: Inputs) -> Choice:
     """The form that is fastest, among those nowhere slower than the masked dense network."""
     compacted = compact(masked, example)
-    forms = {"compacted": compacted.module, **_variants(masked, compacted.module, example)}
-    times = {batch: timings({_DENSE: masked, **forms}, rows(example, batch)) for batch in _BATCHES}
-    ratios = {name: [ratio(t[name], t[_DENSE]) for t in times.values()] for name in forms}
-    notes = _notes(compacted)
+    forms = _forms(masked, compacted.module, example)
+    times = {batch: timings({_REFERENCE: masked, **forms}, rows(example, batch)) for batch in _BATCHES}
+    ratios = {name: [ratio(t[name], t[_REFERENCE]) for t in times.values()] for name in forms}
     allowed = [name for name in forms if max(ratios[name]) <= _NOISE]
     best = min(allowed, key=lambda name: sum(ratios[name]), default=_DENSE)
-    if best == _DENSE:
-        worst = max(ratios["compacted"])
-        notes += (f"the compacted network takes {worst:.2f}× the time of the masked one, so the dense form is kept",)
-        forms[_DENSE] = trace(masked).to(_device(masked))
-    medians = {b: (statistics.median(t[_DENSE]), statistics.median(t[best])) for b, t in times.items()}
+    notes = _notes(compacted)
+    if not best.startswith(_COMPACTED):
+        worst = max(ratios[_COMPACTED])
+        notes += (f"the compacted network takes up to {worst:.2f}× the time of the masked one: the dense form is kept",)
+    medians = {b: (statistics.median(t[_REFERENCE]), statistics.median(t[best])) for b, t in times.items()}
     return Choice(best, forms[best], medians, notes)
 
 
-def _variants(masked: nn.Module, compacted: fx.GraphModule, example: Inputs) -> dict[str, fx.GraphModule]:
-    """Other ways to run the compacted network: reading all inputs, or with some layers sparse."""
-    forms = {}
+def _forms(masked: nn.Module, compacted: Network, example: Inputs) -> dict[str, Network]:
+    """All ways to run the masked network: dense or compacted, reading all inputs or some, with faster layers or not."""
+    forms = {_COMPACTED: compacted, _DENSE: trace(masked).to(_device(masked))}
     if "select_" in compacted.code:
-        forms["compacted, all inputs read"] = compact(masked, example, select_inputs=False).module
+        forms[f"{_COMPACTED}, all inputs read"] = compact(masked, example, select_inputs=False).module
     if _device(masked).type == "cpu":
-        for name, network in {"compacted": compacted, **forms}.items():
-            sparse, layers = with_sparse_layers(network, example, _BATCHES)
+        for name, network in list(forms.items()):
+            faster, layers = with_faster_layers(network, example, _BATCHES)
             if layers:
-                forms[f"{name}, partly sparse"] = sparse
+                forms[f"{name}, faster layers"] = faster
     return forms
 
 

@@ -5,7 +5,9 @@ from posterity.methods.cyclical import Cyclical as Cyclical
 from posterity.methods.cyclical import FastGeometric as FastGeometric
 from posterity.methods.cyclical import Snapshot as Snapshot
 from posterity.methods.dropout import Dropout as Dropout
+from posterity.methods.hwa import HWA as HWA
 from posterity.methods.map import MAP as MAP
+from posterity.methods.mean_field import MeanField as MeanField
 from posterity.methods.pruning import Pruning as Pruning
 from posterity.methods.sgld import PSGLD as PSGLD
 from posterity.methods.sgld import SGHMC as SGHMC
@@ -26,5 +28,7 @@ METHODS: dict[str, type[Method]] = {
     "snapshot": Snapshot,
     "fast-geometric": FastGeometric,
     "pruning": Pruning,
+    "mean-field": MeanField,
+    "hwa": HWA,
 }
 """Every method by its name in the shell."""

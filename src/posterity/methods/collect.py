@@ -5,14 +5,16 @@ a = 1/n of a plain average (or at least 1 − decay, which forgets old snapshots
 
     δ        = wₙ − meanₙ₋₁
     mean     ← mean + a δ
-    variance ← (1 − a)(variance + a δ²)          the population variance of the snapshots
+    variance ← (1 − a)(variance + a δ²)          the population variance of the snapshots; kept as total·variance,
+                                                 with total ← total/(1 − a), which is n for a plain average
     within   ← within + a (varianceₙ − within)   the mean of the snapshots' own variances (HWA), if asked for
     row      = (1 − a) δ = wₙ − meanₙ            the deviation from the UPDATED running mean; the last ``rank`` are kept
 
 Weights are stored as differences from the first snapshot: nearby numbers of equal precision subtract exactly, so the
 variance keeps its digits even where the mean is a million times larger than the spread. Everything is one flat vector,
-updated in place block by block, each block small enough to stay in cache; rows lie in a ring. Memory is rank + 3
-vectors: the first snapshot, the mean's offset, the variance and the rows (one more with ``within``).
+updated in place, on a CPU block by block so that a block stays in cache; rows lie in a ring, and δ is made in the row
+where it ends. Memory is rank + 3 vectors: the first snapshot, the mean's offset, the variance and the rows (one more
+with ``within``).
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ from posterity.types import Params, Plan, PosterityError, check_fraction
 
 __all__ = ["Snapshots", "Times", "Trajectory"]
 
-_BLOCK = {"cpu": 2**17, "cuda": 2**20}
-"""Numbers worked on at a time: on a CPU what fits in its cache, on a GPU enough to hide the launches."""
+_BLOCK = {"cpu": 2**17, "cuda": 2**40}
+"""Numbers worked on at a time: on a CPU what fits in its cache, on a GPU all there are."""
+_SCRATCH = 2**22
+"""Numbers worked on at a time where δ cannot be made in its row."""
 
 
 class Trajectory:
@@ -65,13 +69,16 @@ class Trajectory:
         if not isinstance(rank, int) or rank < 0:
             raise PosterityError(f"rank must be a whole number of deviations, 0 or more, got {rank!r}")
         check_fraction(decay=decay)
-        self.layout, self.rank, self.decay, self.count = layout, rank, decay, 0
+        self.layout, self.rank, self.decay, self.count, self._total = layout, rank, decay, 0, 1.0
         self._first = torch.zeros(layout.total, device=device, dtype=dtype)
-        self._offset, self._variance = torch.zeros_like(self._first), torch.zeros_like(self._first)
+        self._offset, self._squares = torch.zeros_like(self._first), torch.zeros_like(self._first)
         self._within = torch.zeros_like(self._first) if within else None
         self._rows = torch.zeros(rank, layout.total, device=rows_device or device, dtype=rows_dtype or dtype)
-        block = _BLOCK.get(self._first.device.type, 2**20)
-        self._scratch = torch.empty_like(self._first[:block])
+        self._block = _BLOCK.get(self._first.device.type, _SCRATCH)
+        self._scratch: Tensor | None = None
+        if rank == 0 or self._rows.device != self._first.device or self._rows.dtype != dtype or within:
+            self._block = min(self._block, _SCRATCH)
+            self._scratch = torch.empty_like(self._first[: self._block])
 
     @torch.no_grad()
     def add(self, weights: Mapping[str, Tensor], variance: Mapping[str, Tensor] | None = None) -> None:
@@ -85,20 +92,35 @@ class Trajectory:
         share = max(1 / self.count, 1 - self.decay) if self.decay else 1 / self.count
         row = self._rows[(self.count - 1) % self.rank] if self.rank else None
         for part, pieces in self._blocks(weights):
-            delta = torch.cat(pieces, out=self._scratch[: part.stop - part.start])
+            delta = self._room(part, row)
+            torch.cat(pieces, out=delta)
             delta.sub_(self._first[part]).sub_(self._offset[part])
             self._offset[part].add_(delta, alpha=share)
-            self._variance[part].addcmul_(delta, delta, value=share).mul_(1 - share)
-            if row is not None:
-                row[part].copy_(delta.mul_(1 - share))
+            self._squares[part].addcmul_(delta, delta, value=share * self._total)
+            delta.mul_(1 - share)
+            if row is not None and self._scratch is not None:
+                row[part].copy_(delta)
+        self._grow(share)
         if variance is not None and self._within is not None:
             for part, pieces in self._blocks(variance):
-                self._within[part].lerp_(torch.cat(pieces, out=self._scratch[: part.stop - part.start]), share)
+                self._within[part].lerp_(torch.cat(pieces, out=self._room(part, None)), share)
+
+    def _room(self, part: slice, row: Tensor | None) -> Tensor:
+        """Where δ is worked out: in the row it ends in, or in the scratch block."""
+        return row[part] if row is not None and self._scratch is None else self._scratch[: part.stop - part.start]  # type: ignore[index]
+
+    def _grow(self, share: float) -> None:
+        """Count the total weight up; where old snapshots fade it grows without end, so it starts again from 1."""
+        if self.count > 1:
+            self._total /= 1 - share
+        if self._total > 1e6:
+            self._squares /= self._total
+            self._total = 1.0
 
     def _blocks(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[slice, list[Tensor]]]:
         """Consecutive stretches of the flat vector and the pieces of ``tensors`` that fill them."""
         pieces: list[Tensor] = []
-        start, size = 0, len(self._scratch)
+        start, size = 0, self._block
         room = size
         for name in self.layout.names:
             flat = tensors[name].detach().reshape(-1)
@@ -119,9 +141,9 @@ class Trajectory:
 
     @property
     def variance(self) -> Tensor:
-        """The population variance of the snapshots, flat."""
+        """The population variance of the snapshots, as a new flat vector."""
         self._need(1)
-        return self._variance
+        return self._squares / self._total
 
     @property
     def within(self) -> Tensor:
@@ -142,17 +164,18 @@ class Trajectory:
 
     def state_dict(self) -> dict[str, Any]:
         """All that was gathered."""
-        state = {"count": self.count, "first": self._first, "offset": self._offset, "variance": self._variance}
+        state: dict[str, Any] = {"count": self.count, "total": self._total, "first": self._first}
+        state |= {"offset": self._offset, "squares": self._squares}
         if self._within is not None:
             state["within"] = self._within
         return {**state, "rows": self.deviations}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up again what was gathered."""
-        self.count = state["count"]
+        self.count, self._total = state["count"], state["total"]
         self._first.copy_(state["first"])
         self._offset.copy_(state["offset"])
-        self._variance.copy_(state["variance"])
+        self._squares.copy_(state["squares"])
         if self._within is not None:
             self._within.copy_(state["within"])
         self.deviations.copy_(state["rows"])

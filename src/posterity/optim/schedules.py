@@ -107,10 +107,15 @@ class CyclicalCosine(Schedule):
 
 @dataclass(frozen=True)
 class Pace:
-    """What a method that owns its schedule sets at each step: the rate's factor and the temperature."""
+    """What a method that owns its schedule sets at each step.
 
-    lr: Callable[[int], float]
-    temperature: Callable[[int], float]
+    Attributes:
+        lr: The factor of the learning rate; None leaves it to ``Training(schedule=...)``.
+        temperature: The temperature; None is 1 throughout.
+    """
+
+    lr: Callable[[int], float] | None = None
+    temperature: Callable[[int], float] | None = None
 
 
 _BY_NAME: dict[str, Schedule] = {

@@ -6,6 +6,7 @@ from posterity.posteriors.conformal import Conformal, conformal
 from posterity.posteriors.empirical import Empirical
 from posterity.posteriors.files import load, save
 from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
+from posterity.posteriors.implicit import Implicit
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
 from posterity.posteriors.tempered import temper, tempered
@@ -15,6 +16,7 @@ __all__ = [
     "DiagonalGaussian",
     "Empirical",
     "FullGaussian",
+    "Implicit",
     "LowRankGaussian",
     "Mixture",
     "Posterior",

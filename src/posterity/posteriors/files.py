@@ -15,6 +15,7 @@ from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.conformal import Conformal
 from posterity.posteriors.empirical import Empirical
 from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
+from posterity.posteriors.implicit import Implicit
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
 from posterity.probability import likelihoods
@@ -23,8 +24,14 @@ from posterity.types import PosterityError
 __all__ = ["KINDS", "load", "save"]
 
 KINDS: dict[str, type[Posterior]] = {
-    cls.kind: cls
-    for cls in (DiagonalGaussian, FullGaussian, LowRankGaussian, Empirical, Stochastic, Mixture, Conformal)
+    DiagonalGaussian.kind: DiagonalGaussian,
+    FullGaussian.kind: FullGaussian,
+    LowRankGaussian.kind: LowRankGaussian,
+    Empirical.kind: Empirical,
+    Stochastic.kind: Stochastic,
+    Implicit.kind: Implicit,
+    Mixture.kind: Mixture,
+    Conformal.kind: Conformal,
 }
 """Every posterior that a file can hold, by the name it has there."""
 

@@ -86,7 +86,7 @@ def predict(
 
     Args:
         posterior: Where networks are drawn from.
-        inputs: A tensor, tuple or dictionary of tensors.
+        inputs: A tensor, tuple or dictionary of tensors, on any device; the prediction comes back on theirs.
         draws: How many networks, or ``"auto"``: until every probability's standard error is below ``tolerance``.
         generator: Noise; the posterior's own seed if not given, so that the same call gives the same answer.
         keep_samples: Also keep every draw's own prediction.
@@ -101,10 +101,12 @@ def predict(
     count = max_draws if auto else draws
     if not isinstance(count, int) or count < 1:
         raise PosterityError(f"draws must be a positive number or 'auto', got {draws!r}")
+    home, device = tensors_of(inputs)[0].device, next(posterior.module.parameters()).device
+    inputs = map_inputs(inputs, lambda t: t.to(device))
     sums = accumulator(posterior.likelihood, keep_samples)
     enough: Callable[[], bool] = (lambda: sums.count >= 2 and sums.error() < tolerance) if auto else (lambda: False)
     _run(posterior, inputs, count, generator, compute or Compute(), sums, enough)
-    return sums.finish()
+    return sums.finish().to(home)
 
 
 def _run(

@@ -12,9 +12,9 @@ For numbers, by the law of total variance: variance = mean_s Var[y | f_s] + Var_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -47,6 +47,12 @@ class Prediction:
     def log_prob(self, targets: Tensor) -> Tensor:
         """Log predictive density of each target."""
         raise NotImplementedError
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same prediction on another device."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {name: v.to(device) for name, v in own.items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
     def numpy(self) -> dict[str, np.ndarray]:
         """The columns as numpy arrays."""

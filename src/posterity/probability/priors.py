@@ -4,6 +4,7 @@ Every hyper-parameter is a number, a tensor, or a mapping from parameter names (
 numbers or tensors, so one prior can give every layer its own scale. ``std`` is a standard deviation.
 
     Normal         log p(w) = −(w − mean)²/(2 std²) − log std − ½ log 2π
+    EmpiricalNormal  Normal(0, s²) with s at its optimum given q; only inside a KL
     Laplace        log p(w) = −|w|/scale − log 2 scale
     ScaleMixture   p(w) = weight·N(0, wide²) + (1 − weight)·N(0, narrow²)       (Blundell et al. 2015, 1505.05424)
     LogUniform     p(w) ∝ 1/|w|, improper                                       (Molchanov et al. 2017, 1701.05369)
@@ -13,7 +14,7 @@ numbers or tensors, so one prior can give every layer its own scale. ``std`` is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, Self
@@ -24,7 +25,7 @@ from torch import Tensor
 from posterity.flat import Layout
 from posterity.types import Params, PosterityError, check_positive
 
-__all__ = ["Laplace", "LogUniform", "Normal", "Prior", "ScaleMixture", "StudentT", "from_posterior"]
+__all__ = ["EmpiricalNormal", "Laplace", "LogUniform", "Normal", "Prior", "ScaleMixture", "StudentT", "from_posterior"]
 
 Hyper = Any
 """A hyper-parameter: a number or tensor for all weights, or a mapping from parameter names to those."""
@@ -65,6 +66,10 @@ class Prior:
         """The prior of a flat vector of weights."""
         return replace(self, **{f.name: _flat(getattr(self, f.name), layout) for f in fields(self)})
 
+    def fitted(self, moments: Callable[[], tuple[Tensor, Tensor]], layout: Layout) -> Prior:
+        """The prior as it stands against a q with these (mean, std) over a flat vector: itself, unless it learns."""
+        return self
+
     def log_density(self, weights: Tensor) -> Tensor:
         """log p of each weight; the hyper-parameters must fit the tensor (``at`` or ``flat`` first)."""
         raise PosterityError(f"{type(self).__name__} has no density")
@@ -88,6 +93,49 @@ class Normal(Prior):
         """−(w − mean)²/(2 std²) − log std − ½ log 2π."""
         z = (weights - self.mean) / self.std
         return -0.5 * z.square() - _log(self.std) - 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class EmpiricalNormal(Prior):
+    """w ~ N(0, s²) with s learned: empirical Bayes, at the s that maximises the ELBO whatever q is.
+
+    The optimum is closed, s² = mean of (mean² + std²) over the weights that share it, and at the optimum the gradient
+    of KL(q‖p) in q is that for fixed s. ``per="weight"`` is automatic relevance determination; ``per="unit"`` (rows,
+    filters) is heavy-tailed over groups: a unit without use has its scale, and with it all its weights, shrunk away.
+
+    Attributes:
+        per: Which weights share one s: those of a ``"parameter"``, of an output ``"unit"``, or none (``"weight"``).
+    """
+
+    per: str = "parameter"
+
+    def __post_init__(self) -> None:
+        if self.per not in ("parameter", "unit", "weight"):
+            raise PosterityError(f"per must be 'parameter', 'unit' or 'weight', got {self.per!r}")
+
+    @torch.no_grad()
+    def fitted(self, moments: Callable[[], tuple[Tensor, Tensor]], layout: Layout) -> Normal:
+        """The Normal that q itself asks for."""
+        mean, std = moments()
+        power = mean.square() + std.square()
+        if self.per != "weight":
+            shared = [_shared_mean(p, self.per == "unit") for p in layout.unflatten(power).values()]
+            power = torch.cat([part.reshape(-1) for part in shared])
+        return _unchecked_normal(power.sqrt())
+
+
+def _shared_mean(values: Tensor, by_unit: bool) -> Tensor:
+    """The mean over a parameter, or over each of its rows, in the place of every weight."""
+    kept = 1 if by_unit and values.ndim > 1 else 0
+    return values.mean(dim=tuple(range(kept, values.ndim)), keepdim=True).expand_as(values)
+
+
+def _unchecked_normal(std: Tensor) -> Normal:
+    """A Normal(0, std) whose std is positive by construction: the check would wait for the GPU at every step."""
+    normal = object.__new__(Normal)
+    object.__setattr__(normal, "std", std)
+    object.__setattr__(normal, "mean", 0.0)
+    return normal
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ def _sentence(example: Mapping[str, Any], names: list[str]) -> str:
 def _surfaces(results: Results) -> Section | None:
     if not chosen(results, None, "surface"):
         return None
-    about = "Where the mean decides, how single draws decide, and where the mean is unsure: it should be, far from all points."
+    about = "Where the mean decides, how single draws decide, and where the mean is unsure: it should be, far from points."
     panels = _each(results, "surfaces", "surface", plots.surfaces)
     papers = {"surfaces": partial(plots.surfaces, results)}
     return Section("surfaces", "Surfaces", "Decision boundaries", about, panels, papers, "wide")
@@ -234,7 +234,7 @@ def _intervals(results: Results) -> Section:
     )
     first = Panel("intervals", "coverage against level", partial(plots.intervals, results))
     panels = (first, *_each(results, "pit", "pit", plots.pit))
-    papers = {"intervals": first.draw, "pit": partial(plots.pit, results)}
+    papers: dict[str, Draw] = {"intervals": first.draw, "pit": partial(plots.pit, results)}
     return Section("intervals", "Intervals", "Do the intervals hold what they say?", about, panels, papers)
 
 

@@ -140,17 +140,17 @@ def _end_epoch(run: Run, job: Job, watch: Watch, callbacks: tuple[Callback, ...]
         callback.on_epoch(run, figures)
 
 
-def _pace(job: Job) -> Pace:
-    """The method's own schedule, or the one asked for; both is an error."""
-    own, asked = job.method.schedule(job.plan), job.training.schedule
-    if own is not None and asked is not None:
+def _pace(job: Job) -> tuple[Callable[[int], float], Callable[[int], float]]:
+    """Learning-rate factor and temperature by step: the method's own, or what was asked for; both is an error."""
+    own, asked = job.method.schedule(job.plan) or Pace(), job.training.schedule
+    if own.lr is not None and asked is not None:
         raise PosterityError(f"{type(job.method).__name__} has a schedule of its own: leave Training(schedule=...) out")
     chosen = schedule(asked or "cosine")
-    return own or Pace(lambda step: chosen.factor(step, job.plan), lambda step: 1.0)
+    return own.lr or (lambda step: chosen.factor(step, job.plan)), own.temperature or (lambda step: 1.0)
 
 
-def _set_pace(run: Run, pace: Pace) -> None:
-    run.temperature, factor = pace.temperature(run.step), pace.lr(run.step)
+def _set_pace(run: Run, pace: tuple[Callable[[int], float], Callable[[int], float]]) -> None:
+    factor, run.temperature = pace[0](run.step), pace[1](run.step)
     for group in run.optimizer.param_groups:
         group.setdefault("initial_lr", group["lr"])
         group["lr"] = group["initial_lr"] * factor

@@ -1,0 +1,106 @@
+"""Any other layer: vmap of its own vjp, on the inputs it was given and the output gradients it received.
+
+The layer is run again, example by example in chunks, so this is slow and needs a layer that treats examples apart and
+uses no random numbers. That is checked: what the layer gave on the batch must be what it gives on each example.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
+from torch.func import functional_call, vjp, vmap
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from posterity.curvature.outer import examples_at_once
+from posterity.curvature.sink import Forward, Sink
+from posterity.types import Params, PosterityError
+
+_CHUNK = 16  # workspaces: the vmap holds several tensors the size of the per-example gradients at once
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a module: its inputs, and those of its outputs that carry gradients, each by its place."""
+
+    inputs: list[Any]
+    spec: TreeSpec
+    places: list[int]
+    outputs: list[Tensor]
+
+
+def generic(module: nn.Module, original: Forward, sink: Sink) -> Forward:
+    """Any module, with all the parameters below it."""
+    rerunning = False
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        out = original(*args, **kwargs)
+        leaves = tree_flatten(out)[0]
+        places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+        if rerunning or not places:
+            return out
+        inputs, spec = tree_flatten((args, kwargs))
+        inputs = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in inputs]
+        outputs = [leaves[i].detach().clone() for i in places]  # a clone, for an in-place activation may follow
+        call = _Call(inputs, spec, places, outputs)
+
+        def backward(gradients: Sequence[Tensor | None]) -> None:
+            nonlocal rerunning
+            rerunning = True
+            try:
+                filled = zip(outputs, gradients, strict=True)
+                _add_squares(module, sink, call, [torch.zeros_like(o) if g is None else g for o, g in filled])
+            finally:
+                rerunning = False
+
+        register_multi_grad_hook([leaves[i] for i in places], backward)
+        return out
+
+    return forward
+
+
+@torch.no_grad()
+def _add_squares(module: nn.Module, sink: Sink, call: _Call, gradients: list[Tensor]) -> None:
+    batch = len(gradients[0])
+    scale = sink.report(call, gradients[0])
+    mapped = [i for i, leaf in enumerate(call.inputs) if isinstance(leaf, Tensor) and leaf.shape[:1] == (batch,)]
+    held = {name: p.detach() for name, p in module.named_parameters()}
+    params = {name: held.pop(name) for name in sink.sums}
+
+    def outputs(params: Params, own: list[Tensor]) -> list[Tensor]:
+        inputs = list(call.inputs)
+        for i, leaf in zip(mapped, own, strict=True):
+            inputs[i] = leaf.unsqueeze(0)
+        args, kwargs = tree_unflatten(inputs, call.spec)
+        leaves = tree_flatten(functional_call(module, {**params, **held}, args, kwargs))[0]
+        return [leaves[i].squeeze(0) for i in call.places]
+
+    def gradient(own: list[Tensor], d: list[Tensor]) -> tuple[list[Tensor], Params]:
+        out, pull = vjp(lambda p: outputs(p, own), params)  # type: ignore[misc]
+        return out, pull(d)[0]
+
+    size = _CHUNK * examples_at_once(sum(p.numel() for p in params.values()), gradients[0].device)
+    for start in range(0, batch, size):
+        part = slice(start, start + size)
+        own, d = [call.inputs[i][part] for i in mapped], [g[part] for g in gradients]
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "There is a performance drop")  # that was said already
+                again, squares = vmap(gradient)(own, d)
+        except RuntimeError as error:
+            raise PosterityError(f"{sink.label} has no per-example gradients: {error}") from error
+        _check_same(sink.label, again, [out[part] for out in call.outputs])
+        for name, square in squares.items():
+            sink.sums[name].add_(square.square_().sum(0), alpha=scale)
+
+
+def _check_same(label: str, again: list[Tensor], outputs: list[Tensor]) -> None:
+    for a, b in zip(again, outputs, strict=True):
+        tolerance = 1e3 * torch.finfo(b.dtype).eps
+        if not torch.allclose(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max())):
+            raise PosterityError(f"{label} is random or mixes examples, so that it has no per-example gradients")

@@ -1,0 +1,95 @@
+"""Where the layers of one captured backward pass put their squared gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity.curvature.outer import Workspace
+from posterity.types import Params, PosterityError
+
+Forward = Callable[..., Any]
+
+
+class Pass:
+    """What the layers of one captured backward pass share.
+
+    Attributes:
+        weight: The loss was multiplied by this before the backward pass.
+        examples: The size of the batch, as the first layer to report saw it.
+        reported: The call of each layer that took part, by layer name.
+        workspace: Buffers for all layers, which never run at the same time.
+    """
+
+    def __init__(self) -> None:
+        self.workspace = Workspace()
+        self.restart(1.0)
+
+    def restart(self, weight: float) -> None:
+        """Forget the pass before."""
+        self.weight = weight
+        self.examples: int | None = None
+        self.reported: dict[str, object] = {}
+
+    def check_complete(self, layers: Mapping[str, nn.Module], with_gradient: Collection[Tensor]) -> None:
+        """Refuse a pass in which a parameter got a gradient and its layer did not report."""
+        silent = [(label, layer) for label, layer in layers.items() if label not in self.reported]
+        if silent:
+            got = {id(p) for p in with_gradient}
+            for label, layer in silent:
+                if any(id(p) in got for p in layer.parameters()):
+                    raise PosterityError(f"a parameter of {label} was used outside its forward, unwatched")
+
+
+class Sink:
+    """Where one layer puts its squares: running sums by the layer's own parameter names."""
+
+    def __init__(self, label: str, sums: Params, shared: Pass) -> None:
+        self.label, self.sums, self.shared = label, sums, shared
+
+    @property
+    def workspace(self) -> Workspace:
+        """Buffers to compute in."""
+        return self.shared.workspace
+
+    def report(self, call: object, gradient: Tensor) -> float:
+        """Announce one backward through one call of the layer; returns the factor that makes a sum of squares a mean.
+
+        The gradients of a mean loss over B examples are 1/B of each example's own, so Σ (B g)² / B = B Σ g². A loss
+        that was also multiplied by w has gradients w times as large and counts w times: B / w · Σ g².
+        """
+        shared = self.shared
+        if gradient.dtype == torch.float16:
+            raise PosterityError(f"squared gradients underflow in float16, met at {self.label}; use bfloat16 autocast")
+        if shared.reported.setdefault(self.label, call) is not call:
+            raise PosterityError(
+                f"{self.label} was used twice in one pass, and squared gradients need every parameter to be used once"
+            )
+        examples = gradient.shape[0]
+        shared.examples = shared.examples or examples
+        if examples != shared.examples:
+            raise PosterityError(
+                f"{self.label} saw a leading dimension of {examples} where the batch has {shared.examples} examples, "
+                "and examples must stay the leading dimension throughout"
+            )
+        return examples / shared.weight
+
+
+Rule = Callable[[Any, Forward, Sink], Forward]
+"""Makes a layer's forward for the time of a capture from the layer, its own forward, and where its squares go."""
+
+
+def watched(original: Forward, backward: Callable[[Tensor, Tensor, object], None]) -> Forward:
+    """A forward that calls ``backward(input, output gradient, call)`` once the gradient of its output is known."""
+
+    def forward(x: Tensor) -> Tensor:
+        out = original(x)
+        if out.requires_grad:
+            inputs, call = x.detach(), object()
+            out.register_hook(lambda gradient: backward(inputs, gradient, call))
+        return out
+
+    return forward

@@ -1,0 +1,198 @@
+"""The mean and the mean square of per-example gradients, in one backward pass and without per-example gradients.
+
+For the loss ℓ̄(w) = 1/B Σᵢ ℓᵢ(w) of a batch,
+
+    mean gradient  ĝ = 1/B Σᵢ ∇ℓᵢ          mean square  ĥ = 1/B Σᵢ (∇ℓᵢ)²,
+
+where ĥ is the diagonal of the empirical Fisher matrix, which VOGN takes for the curvature
+(https://arxiv.org/abs/1906.02506). While a capture is on, each layer's forward is replaced by one that adds its part
+of ĥ as the backward pass goes by; nothing is left on the module afterwards.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import is_parametrized
+
+from posterity.calling import call
+from posterity.curvature.generic_rule import generic
+from posterity.curvature.matrix_rules import convolution, linear
+from posterity.curvature.sink import Forward, Pass, Rule, Sink
+from posterity.curvature.vector_rules import batch_norm, embedding, group_norm, layer_norm
+from posterity.types import Inputs, Params, PosterityError, PosterityWarning
+
+Loss = Callable[[Any, Tensor], Tensor]
+"""A mean over examples: (outputs, targets) → scalar."""
+
+RULES: dict[Forward, Rule] = {
+    nn.Linear.forward: linear,
+    nn.Conv1d.forward: convolution,
+    nn.Conv2d.forward: convolution,
+    nn.Conv3d.forward: convolution,
+    nn.Embedding.forward: embedding,
+    _BatchNorm.forward: batch_norm,
+    nn.LayerNorm.forward: layer_norm,
+    nn.GroupNorm.forward: group_norm,
+}
+"""A layer is known by its forward, so that a subclass that keeps the forward keeps the rule."""
+
+
+def squared_gradients(module: nn.Module, loss: Loss, batch: tuple[Inputs, Tensor]) -> Params:
+    """The mean over examples of squared gradients, by parameter name.
+
+    Args:
+        module: Any module whose examples stay the leading dimension; its buffers and gradients are left alone.
+        loss: A mean over examples, such as ``F.cross_entropy``.
+        batch: Inputs and targets.
+
+    Example:
+        >>> layer = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.ones_(layer.weight)
+        >>> x, y = torch.tensor([[1.0], [3.0]]), torch.zeros(2, 1)
+        >>> squared_gradients(layer, lambda f, y: (0.5 * (f - y) ** 2).mean(), (x, y))["weight"].item()
+        41.0
+    """
+    return gradient_moments(module, loss, batch)[1]
+
+
+def gradient_moments(module: nn.Module, loss: Loss, batch: tuple[Inputs, Tensor]) -> tuple[Params, Params]:
+    """The mean and the mean square of per-example gradients, by parameter name, from one backward pass."""
+    inputs, targets = batch
+    watch = SquareCapture(module)
+    params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    with buffers_kept(module), torch.enable_grad(), watch.on():
+        outputs = call(module, inputs)
+        check_is_mean(loss, outputs, targets)
+        gradients = torch.autograd.grad(loss(outputs, targets), list(params.values()), allow_unused=True)
+    found = {name: g for name, g in zip(params, gradients, strict=True) if g is not None}
+    watch.check_complete([params[name] for name in found])
+    return {name: found.get(name, torch.zeros_like(p)) for name, p in params.items()}, watch.sums
+
+
+@contextmanager
+def capture(module: nn.Module) -> Iterator[Params]:
+    """Collect squared gradients of the backward pass of a mean loss inside the context; the sums are filled by it."""
+    watch = SquareCapture(module)
+    with watch.on():
+        yield watch.sums
+
+
+class SquareCapture:
+    """Adds the mean squared gradients of each backward pass that runs while it is on to ``sums``.
+
+    Args:
+        module: Whose layers to watch. Layers without a rule of their own are run again by vmap, with a warning.
+        sums: Where to add, by parameter name; fresh zeros by default.
+        skip: Names of layers to leave alone.
+    """
+
+    def __init__(self, module: nn.Module, sums: Params | None = None, skip: Collection[str] = ()) -> None:
+        _check_used_once(module)
+        self.sums: Params = {}
+        self._pass = Pass()
+        self._units: dict[str, nn.Module] = {}
+        self._forwards: list[tuple[nn.Module, Forward]] = []
+        for prefix, unit in units(module):
+            if prefix in skip:
+                continue
+            label = f"{prefix or 'the module'} ({type(unit).__name__})"
+            own = {name: p for name, p in unit.named_parameters() if p.requires_grad}
+            named = {name: f"{prefix}.{name}" if prefix else name for name in own}
+            self.sums.update({named[name]: _zeros(p) if sums is None else sums[named[name]] for name, p in own.items()})
+            sink = Sink(label, {name: self.sums[named[name]] for name in own}, self._pass)
+            self._units[label] = unit
+            self._forwards.append((unit, _rule(unit, label)(unit, unit.forward, sink)))
+
+    @contextmanager
+    def on(self, weight: float = 1.0) -> Iterator[None]:
+        """Watch one backward pass, of a loss that was multiplied by ``weight``."""
+        self._pass.restart(weight)
+        with replaced_forwards(self._forwards):
+            yield
+
+    def check_complete(self, with_gradient: Collection[Tensor]) -> None:
+        """Refuse a pass in which a parameter got a gradient without its layer being called."""
+        self._pass.check_complete(self._units, with_gradient)
+
+
+def units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The lowest modules that own trainable parameters, by name; what lies below one belongs to it."""
+    lists = (nn.ParameterList, nn.ParameterDict)
+    owners = [module, *(child for child in module.children() if isinstance(child, lists))]
+    if is_parametrized(module) or any(p.requires_grad for owner in owners for p in owner.parameters(recurse=False)):
+        yield prefix, module
+        return
+    for name, child in module.named_children():
+        yield from units(child, f"{prefix}.{name}" if prefix else name)
+
+
+def _rule(unit: nn.Module, label: str) -> Rule:
+    plain = not any(unit.children()) and "forward" not in unit.__dict__
+    rule = RULES.get(type(unit).forward) if plain else None
+    if rule is None or not {name for name, _ in unit.named_parameters()} <= {"weight", "bias"}:
+        message = f"{label} has no rule for squared gradients; it is run a second time, example by example"
+        warnings.warn(message, PosterityWarning, stacklevel=4)
+        return generic
+    return rule
+
+
+def _zeros(p: Tensor) -> Tensor:
+    return torch.zeros_like(p, memory_format=torch.contiguous_format, requires_grad=False)
+
+
+def _check_used_once(module: nn.Module) -> None:
+    seen: dict[int, str] = {}
+    for name, p in module.named_parameters(remove_duplicate=False):
+        if p.requires_grad and seen.setdefault(id(p), name) != name:
+            raise PosterityError(
+                f"{seen[id(p)]!r} and {name!r} are one parameter, and squared gradients need each to be used once"
+            )
+
+
+@contextmanager
+def replaced_forwards(forwards: Sequence[tuple[nn.Module, Forward]]) -> Iterator[None]:
+    """Give modules other forwards for the time of the context."""
+    before: list[Forward | None] = [module.__dict__.get("forward") for module, _ in forwards]
+    for module, forward in forwards:
+        module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        for (module, _), own in zip(forwards, before, strict=True):
+            if own is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = own
+
+
+@contextmanager
+def buffers_kept(module: nn.Module) -> Iterator[None]:
+    """Put the buffers back as they were: looking at a module must not move its BatchNorm statistics."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
+
+
+@torch.no_grad()
+def check_is_mean(loss: Loss, outputs: Any, targets: Tensor) -> None:
+    """Refuse a loss that is not the mean of what it is on the two halves of the batch."""
+    n = len(outputs) if isinstance(outputs, Tensor) else 0
+    if n < 2:
+        return
+    first, rest = slice(n // 2), slice(n // 2, n)
+    whole, one, other = (float(loss(outputs[part], targets[part])) for part in (slice(n), first, rest))
+    mean = (n // 2 * one + (n - n // 2) * other) / n
+    if abs(whole - mean) > 1e-2 * max(abs(whole), abs(one), abs(other)):
+        raise PosterityError(
+            f"the loss must be a mean over examples: it is {whole:.4g} on the batch, and its two halves say {mean:.4g}"
+        )

@@ -1,0 +1,7 @@
+"""Networks whose weights are random while they are trained: estimators, distributions over weights, conversion."""
+
+from posterity.layers.convert import variational
+from posterity.layers.start import Moped
+from posterity.layers.variational import Variational, elbo, kl, plain_moments
+
+__all__ = ["Moped", "Variational", "elbo", "kl", "plain_moments", "variational"]

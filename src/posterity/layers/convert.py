@@ -1,0 +1,219 @@
+"""From any network to a Bayesian one: ``variational`` returns a converted copy, and changes nothing else.
+
+Linear and convolutional layers can take their noise by activations (``"local"``, ``"flipout"``). Everything else
+(recurrent, attention, embeddings, parametrised modules, parameters that several modules share, a user's own) has its
+weights drawn, once a pass; the conversion says so in one warning. With every std at zero the copy computes exactly what
+the original does.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from posterity.layers.blocks import Block, Flipout, Full, Local, LowRank, Radial, Sampled
+from posterity.layers.noisy import FLIPOUT, LOCAL
+from posterity.layers.select import Bayesian, Which, select
+from posterity.layers.slots import Slots
+from posterity.layers.start import Moped, initial_std, starting_prior
+from posterity.layers.variational import Variational
+from posterity.probability.priors import Normal, Prior
+from posterity.types import Params, PosterityError, PosterityWarning, check_positive
+
+__all__ = ["ESTIMATORS", "FAMILIES", "Family", "LowRankFamily", "Scheme", "convert", "scheme", "variational"]
+
+
+class Family(Protocol):
+    """Builds the distribution of some weights, from where they start."""
+
+    def __call__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> Block:
+        """The block, ready to train."""
+        ...
+
+
+@dataclass(frozen=True)
+class LowRankFamily:
+    """Low rank plus diagonal, with as many directions as asked for."""
+
+    rank: int = 4
+
+    def __call__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> Block:
+        """The block, ready to train."""
+        return LowRank(slots, mean, std, prior, fixed, self.rank)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How the weights of a network become random.
+
+    Attributes:
+        drawn: The distribution of weights that are drawn once a pass.
+        noisy: The distribution of those whose layers take the noise by activations.
+        layers: The noisy class of every plain layer that can.
+        insists: The estimator that was asked for by name, so that weights it cannot serve are to be spoken of.
+    """
+
+    drawn: Family = Sampled
+    noisy: Family = Local
+    layers: Mapping[type, type] = field(default_factory=dict)
+    insists: str | None = None
+
+
+ESTIMATORS = {
+    "auto": Scheme(layers=LOCAL),
+    "reparameterised": Scheme(),
+    "local": Scheme(layers=LOCAL, insists="local"),
+    "flipout": Scheme(noisy=Flipout, layers=FLIPOUT, insists="flipout"),
+}
+"""Estimators of a diagonal Gaussian by name."""
+
+FAMILIES: dict[str, Family] = {"diagonal": Sampled, "full": Full, "low-rank": LowRankFamily(), "radial": Radial}
+"""Distributions of drawn weights by name."""
+
+LARGEST_FULL = 8192
+"""Weights that a full covariance may have: at this number its factor takes a quarter of a gigabyte."""
+
+
+def variational(
+    module: nn.Module,
+    *,
+    estimator: str = "auto",
+    family: str | Family = "diagonal",
+    prior: Prior | None = None,
+    init_std: float | Moped = 0.01,
+    which: Which = None,
+    bayesian_bias: bool = False,
+    bayesian_norm: bool = False,
+) -> Variational:
+    """A converted copy of a network, with a distribution over its weights.
+
+    Args:
+        module: Any network; it is not changed. Lazy modules must have been called once.
+        estimator: Where the noise enters: ``"reparameterised"``, ``"local"``, ``"flipout"``; ``"auto"`` is local for
+            the layers that can, reparameterised for the others.
+        family: ``"diagonal"``; or ``"full"``, ``"low-rank"`` or ``"radial"``, whose weights are drawn.
+        prior: p(w); a standard Normal if not given.
+        init_std: The std that weights start with, or ``Moped(...)`` to start from a trained network.
+        which: Modules by name pattern or type, or ``"last"``; all if not given.
+        bayesian_bias: Biases, too.
+        bayesian_norm: Normalisation layers, too.
+    """
+    net = copy.deepcopy(module)
+    found = select(net, which, bayesian_bias, bayesian_norm)
+    return convert(net, found, scheme(estimator, family), prior or Normal(), init_std)
+
+
+def convert(
+    net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: Prior, init_std: float | Moped
+) -> Variational:
+    """Make these parameters of a network random; the network itself is used up."""
+    if not isinstance(init_std, Moped):
+        check_positive(init_std=init_std)
+    weights = {name: b.parameter.detach().clone() for name, b in found.items()}
+    start = _Start(weights, init_std, starting_prior(init_std, prior, weights))
+    noisy = {name: b for name, b in found.items() if _by_activations(b, found, scheme)}
+    drawn = {name: b for name, b in found.items() if name not in noisy}
+    if scheme.insists:
+        _say_what_is_drawn(scheme.insists, noisy, drawn)
+    swapped = _swap(net, noisy, scheme)
+    blocks = [start.block(kind, part) for kind, part in ((scheme.drawn, drawn), (scheme.noisy, noisy)) if part]
+    _keep_freed_memory()
+    return Variational(net, blocks, swapped)
+
+
+def scheme(estimator: str, family: str | Family) -> Scheme:
+    """What the names stand for; names that do not exist or do not fit together are refused."""
+    if estimator not in ESTIMATORS:
+        raise PosterityError(f"unknown estimator {estimator!r}; there are {', '.join(ESTIMATORS)}")
+    if isinstance(family, str):
+        if family not in FAMILIES:
+            raise PosterityError(f"unknown family {family!r}; there are {', '.join(FAMILIES)}")
+        family = FAMILIES[family]
+    if family is Sampled:
+        return ESTIMATORS[estimator]
+    if ESTIMATORS[estimator].insists:
+        raise PosterityError(f"the {estimator} estimator is for diagonal Gaussians: use estimator='reparameterised'")
+    return Scheme(drawn=family)
+
+
+@dataclass(frozen=True, eq=False)
+class _Start:
+    """Weights, initial stds and prior of a conversion."""
+
+    weights: Params
+    init_std: float | Moped
+    prior: Prior
+
+    def block(self, family: Family, part: dict[str, Bayesian]) -> Block:
+        """The distribution of these parameters, which are taken out of the network."""
+        means = {name: self.weights[name] for name in part}
+        slots = Slots.taken_out(means, {name: b.places for name, b in part.items()})
+        stds = {name: initial_std(self.init_std, w) for name, w in means.items()}
+        if family is Full and slots.layout.total > LARGEST_FULL:
+            raise PosterityError(
+                f"a full covariance of {slots.layout.total:,} weights is too large (at most {LARGEST_FULL:,}): "
+                "select fewer with which='last', or use family='low-rank'"
+            )
+        flatten = slots.layout.flatten
+        return family(slots, flatten(means), flatten(stds), self.prior, _padding(slots))
+
+
+def _by_activations(bayesian: Bayesian, found: dict[str, Bayesian], scheme: Scheme) -> bool:
+    """Whether the one module that uses a parameter can take the noise of all its parameters by activations."""
+    owner = bayesian.places[0][0]
+    siblings = [b for b in found.values() if any(module is owner for module, _ in b.places)]
+    whole = {attribute for b in siblings for _, attribute in b.places} <= {"weight", "bias"}
+    return type(owner) in scheme.layers and whole and not any(b.tied for b in siblings)
+
+
+def _say_what_is_drawn(estimator: str, noisy: dict[str, Bayesian], drawn: dict[str, Bayesian]) -> None:
+    if not noisy:
+        raise PosterityError(
+            f"none of the selected weights belongs to a layer with a {estimator} estimator (Linear, Conv, "
+            "ConvTranspose, unshared): use estimator='reparameterised'"
+        )
+    if drawn:
+        warnings.warn(
+            f"no {estimator} estimator for {', '.join(drawn)}: these weights are drawn once a pass instead",
+            PosterityWarning,
+            stacklevel=4,
+        )
+
+
+def _swap(net: nn.Module, noisy: dict[str, Bayesian], scheme: Scheme) -> dict[str, type[nn.Module]]:
+    """Give the layers that take noise by activations their noisy class; their plain ones by name."""
+    owners = {id(module) for b in noisy.values() for module, _ in b.places}
+    swapped = {}
+    for name, module in net.named_modules():
+        if id(module) in owners:
+            swapped[name] = type(module)
+            module.__class__ = scheme.layers[type(module)]
+    return swapped
+
+
+def _padding(slots: Slots) -> Tensor | None:
+    """Marks the padding rows of embeddings, which get no gradient and should stay as they are."""
+    marks = {
+        name: torch.zeros(shape, dtype=torch.bool)
+        for name, shape in zip(slots.layout.names, slots.layout.shapes, strict=True)
+    }
+    for name, places in zip(slots.layout.names, slots.places, strict=True):
+        for module, _ in places:
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None:
+                marks[name][module.padding_idx] = True
+    fixed = slots.layout.flatten(marks)
+    return fixed if bool(fixed.any()) else None
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep blocks of up to 32 MB when they are freed, instead of asking the kernel anew every step.
+
+    glibc raises that limit to the largest block it has seen freed; a fresh 1 MB tensor then costs a quarter.
+    """
+    torch.empty(2**23 - 2**12)

@@ -1,0 +1,130 @@
+"""Layers that add their weights' noise to activations, in the place of the plain ones while a network is trained.
+
+A layer of a converted network changes its class and nothing else: its settings, hooks and name stay. For a training
+pass it is given ``weight_mean`` with ``weight_variance`` (local) or ``weight_deviation`` (flipout); without them it is
+the plain layer. Code that reads ``layer.weight`` itself finds None while training, which fails loudly: such a layer
+needs the reparameterised estimator.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posterity.layers.estimators import (
+    Geometry,
+    flipout_convolution,
+    flipout_linear,
+    local_convolution,
+    local_linear,
+)
+
+__all__ = ["FLIPOUT", "LOCAL"]
+
+
+class _Noisy(nn.Module):
+    """What a training pass hands to a layer; None outside of one."""
+
+    weight_mean: Tensor | None = None
+    weight_variance: Tensor | None = None
+    weight_deviation: Tensor | None = None
+    bias_mean: Tensor | None = None
+    bias_variance: Tensor | None = None
+    bias_deviation: Tensor | None = None
+
+    @property
+    def center(self) -> Tensor | None:
+        """The bias, or its mean where it is Bayesian."""
+        return self._parameters["bias"] if self.bias_mean is None else self.bias_mean
+
+
+class _LocalLinear(_Noisy, nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        if self.weight_mean is None or self.weight_variance is None:
+            return super().forward(input)
+        return local_linear(input, self.weight_mean, self.weight_variance, self.center, self.bias_variance)
+
+
+class _FlipoutLinear(_Noisy, nn.Linear):
+    def forward(self, input: Tensor) -> Tensor:
+        if self.weight_mean is None or self.weight_deviation is None:
+            return super().forward(input)
+        return flipout_linear(input, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation)
+
+
+class _LocalConvolution(_Noisy):
+    def forward(self, input: Tensor, *output_size: Any) -> Tensor:
+        if self.weight_mean is None or self.weight_variance is None:
+            return super().forward(input, *output_size)  # type: ignore[misc]
+        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size)
+        out = local_convolution(x, self.weight_mean, self.weight_variance, self.center, self.bias_variance, geometry)
+        return out if x.ndim == input.ndim else out.squeeze(0)
+
+
+class _FlipoutConvolution(_Noisy):
+    def forward(self, input: Tensor, *output_size: Any) -> Tensor:
+        if self.weight_mean is None or self.weight_deviation is None:
+            return super().forward(input, *output_size)  # type: ignore[misc]
+        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size)
+        out = flipout_convolution(
+            x, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation, geometry
+        )
+        return out if x.ndim == input.ndim else out.squeeze(0)
+
+
+_AnyConvolution = nn.modules.conv._ConvNd
+
+
+def _prepared(layer: _AnyConvolution, x: Tensor, output_size: list[int] | None = None) -> tuple[Tensor, Geometry]:
+    """The input with a batch dimension and with any padding that is not plain zeros, and what remains to be done."""
+    dimensions = len(layer.kernel_size)
+    if x.ndim == dimensions + 1:
+        x = x.unsqueeze(0)
+    padding, output_padding = layer.padding, layer.output_padding
+    if layer.padding_mode != "zeros" or padding == "same":
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        x = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+        padding = (0,) * dimensions
+    elif padding == "valid":
+        padding = (0,) * dimensions
+    if output_size is not None:
+        transposed = cast(nn.modules.conv._ConvTransposeNd, layer)
+        output_padding = tuple(
+            transposed._output_padding(
+                x,
+                output_size,
+                layer.stride,  # type: ignore[arg-type]
+                padding,  # type: ignore[arg-type]
+                layer.kernel_size,  # type: ignore[arg-type]
+                dimensions,
+                layer.dilation,  # type: ignore[arg-type]
+            )
+        )
+    return x, Geometry(
+        layer.stride,
+        cast(tuple[int, ...], padding),
+        layer.dilation,
+        layer.transposed,
+        output_padding,
+        layer.groups,
+    )
+
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def _versions(linear: type, convolution: type) -> dict[type, type]:
+    """The noisy class of every plain one."""
+    return {nn.Linear: linear} | {
+        plain: type(f"{convolution.__name__}_{plain.__name__}", (convolution, plain), {"__module__": __name__})
+        for plain in _CONVOLUTIONS
+    }
+
+
+LOCAL = _versions(_LocalLinear, _LocalConvolution)
+"""Layers whose outputs carry the noise, by the plain class that they stand in for."""
+
+FLIPOUT = _versions(_FlipoutLinear, _FlipoutConvolution)
+"""Layers with one deviation and random signs, by the plain class that they stand in for."""

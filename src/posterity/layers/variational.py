@@ -1,0 +1,123 @@
+"""A network whose weights are random while it trains: ``Variational``, its KL, the ELBO, and the way back.
+
+    ELBO(q) = N·mean_i E_q[log p(y_i | f_w(x_i))] − temperature·KL(q‖p)
+
+In train mode every call draws anew; in eval mode the network computes with the mean of its weights, as dropout does.
+Predictions with uncertainty come from a posterior: ``plain_moments`` gives mean and std by the plain network's names.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from posterity.layers.blocks import Block
+from posterity.types import Params, PosterityError
+
+__all__ = ["Variational", "elbo", "kl", "plain_moments"]
+
+
+class Variational(nn.Module):
+    """A plain network and the distributions over its parameters; made by ``posterity.variational``.
+
+    Attributes:
+        net: The network, its Bayesian parameters taken out.
+        swapped: The plain class of every layer that changed its class, by name.
+    """
+
+    def __init__(self, net: nn.Module, blocks: list[Block], swapped: dict[str, type[nn.Module]]) -> None:
+        super().__init__()
+        self.net = net
+        self._blocks = nn.ModuleList(blocks)
+        self.swapped = swapped
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Distributions over the Bayesian parameters."""
+        return cast(list[Block], list(self._blocks))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's outputs: with fresh noise in train mode, at the mean in eval mode."""
+        try:
+            for block in self.blocks:
+                block.slots.fill(block.noisy() if self.training else {"": block.center()})
+            return self.net(*args, **kwargs)
+        finally:
+            for block in self.blocks:
+                block.slots.clear(block.beside)
+
+    def kl(self) -> Tensor:
+        """KL(q‖p), summed over all Bayesian parameters."""
+        return torch.stack([block.kl() for block in self.blocks]).sum()
+
+    @torch.no_grad()
+    def mean(self) -> Params:
+        """The mean of every parameter of the plain network, deterministic ones included, by name."""
+        params = {name: p.detach() for name, p in self.net.named_parameters()}
+        for block in self.blocks:
+            params |= block.slots.layout.unflatten(block.center().detach())
+        return params
+
+    @torch.no_grad()
+    def std(self) -> Params:
+        """The standard deviation of the Bayesian parameters."""
+        stds: Params = {}
+        for block in self.blocks:
+            stds |= block.slots.layout.unflatten(block.std())
+        return stds
+
+    @torch.no_grad()
+    def draw(self) -> Params:
+        """One set of weights of the plain network, by name."""
+        params = {name: p.detach() for name, p in self.net.named_parameters()}
+        for block in self.blocks:
+            params |= block.slots.layout.unflatten(block.draw())
+        return params
+
+    @torch.no_grad()
+    def plain(self) -> nn.Module:
+        """An ordinary copy of the network, its weights at their means."""
+        net, slots = copy.deepcopy((self.net, [block.slots for block in self.blocks]))
+        params = self.mean()
+        for taken in slots:
+            taken.restore(params)
+        for name, plain_class in self.swapped.items():
+            net.get_submodule(name).__class__ = plain_class
+        return net
+
+
+def variational_parts(module: nn.Module) -> list[Variational]:
+    """The converted networks in a module: mostly the module itself."""
+    parts = [m for m in module.modules() if isinstance(m, Variational)]
+    if not parts:
+        raise PosterityError(f"{type(module).__name__} holds no Bayesian weights: convert it with variational(module)")
+    return parts
+
+
+def kl(module: nn.Module) -> Tensor:
+    """KL(q‖p) of everything Bayesian in a module: a SUM over weights, to be divided by the number of data once."""
+    return torch.stack([part.kl() for part in variational_parts(module)]).sum()
+
+
+def elbo(module: nn.Module, log_likelihood: Tensor, num_data: int, temperature: float = 1.0) -> Tensor:
+    """The evidence lower bound of one draw, in nats for the whole data set.
+
+    Args:
+        module: A converted network.
+        log_likelihood: log p(y | f) of each example of a batch, or their mean.
+        num_data: N, the number of training examples.
+        temperature: What the KL is multiplied by; 1 for the Bayes posterior.
+
+    A loss of the usual size is ``-elbo(...) / num_data``.
+    """
+    return num_data * log_likelihood.mean() - temperature * kl(module)
+
+
+def plain_moments(module: nn.Module) -> tuple[Params, Params]:
+    """Means of all parameters and stds of the Bayesian ones, by their names in the plain network."""
+    if not isinstance(module, Variational):
+        raise PosterityError(f"plain_moments needs what variational() returned, got {type(module).__name__}")
+    return module.mean(), module.std()

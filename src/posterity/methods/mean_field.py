@@ -1,0 +1,185 @@
+"""Mean-field variational inference, Bayes by Backprop (Blundell et al. 2015, 1505.05424).
+
+Every weight is an independent Gaussian, w ~ N(mean, std²), trained by gradient ascent on the evidence lower bound
+
+    ELBO = N·mean_i E_q[log p(y_i | f_w(x_i))] − temperature·KL(q‖p)
+
+with the KL a sum over weights, in the direction posterior to prior, in closed form where the prior has one. The loop
+minimises −ELBO/N. How weight noise enters a pass is the estimator's matter (``posterity.layers.estimators``); what is
+learned is the same. The trained (mean, std) go back onto the names of the plain network, so that saving, pruning and
+deployment never meet a Bayesian layer.
+
+Beside the diagonal, ``family`` offers a full covariance (last layers, small modules), low rank plus diagonal, and
+radial noise. Parameters that stay deterministic (biases, normalisation) are point estimates without a prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from posterity.calling import Draw
+from posterity.layers.blocks import Diagonal, Full, LowRank, Radial
+from posterity.layers.convert import Family, variational
+from posterity.layers.select import Which
+from posterity.layers.start import Moped
+from posterity.layers.variational import Variational, kl
+from posterity.methods.base import Method
+from posterity.methods.tempering import KLSchedule, kl_schedule
+from posterity.optim.schedules import Pace
+from posterity.posteriors import DiagonalGaussian, FullGaussian, LowRankGaussian, WeightPosterior
+from posterity.posteriors.gaussian import GaussianPosterior
+from posterity.posteriors.implicit import Implicit
+from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Prior
+from posterity.random import RandomStreams
+from posterity.run import Run
+from posterity.types import Batch, Params, Plan, PosterityError, check_positive
+
+__all__ = ["MeanField", "evidence_bound"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MeanField(Method):
+    """Independent Gaussian weights, trained on the ELBO.
+
+    Attributes:
+        prior: p(w).
+        estimator: ``"local"``, ``"reparameterised"``, ``"flipout"``; ``"auto"`` is local where a layer can.
+        family: ``"diagonal"``; ``"full"``, ``"low-rank"`` or ``"radial"`` with drawn weights.
+        init_std: The std that weights start with, or ``Moped(...)`` to start from a trained network.
+        mc_samples: Draws averaged at every step.
+        kl_schedule: ``"constant"``, ``"linear"``, ``"cyclical"``, ``"blundell"``, or a ``KLSchedule``.
+        temperature: What the KL is multiplied by; 1 is the Bayes posterior, below it a cold one.
+        free_bits: Nats of KL a weight that each parameter may have for nothing.
+        which: Modules by name pattern or type, or ``"last"``; all if not given.
+        bayesian_bias: Biases, too.
+        bayesian_norm: Normalisation layers, too.
+    """
+
+    estimator: str = "auto"
+    family: str | Family = "diagonal"
+    init_std: float | Moped = 0.01
+    mc_samples: int = 1  # type: ignore[misc]
+    kl_schedule: str | KLSchedule = "constant"
+    temperature: float = 1.0
+    free_bits: float = 0.0
+    which: Which = None
+    bayesian_bias: bool = False
+    bayesian_norm: bool = False
+
+    def __post_init__(self) -> None:
+        check_positive(mc_samples=self.mc_samples, temperature=self.temperature)
+        kl_schedule(self.kl_schedule)
+        if self.free_bits < 0:
+            raise PosterityError(f"free_bits must not be negative, got {self.free_bits!r}")
+        if not isinstance(self.init_std, Moped):
+            check_positive(init_std=self.init_std)
+
+    def prepare(self, module: nn.Module) -> Variational:
+        """A converted copy."""
+        return variational(
+            module,
+            estimator=self.estimator,
+            family=self.family,
+            prior=self.prior,
+            init_std=self.init_std,
+            which=self.which,
+            bayesian_bias=self.bayesian_bias,
+            bayesian_norm=self.bayesian_norm,
+        )
+
+    def schedule(self, plan: Plan) -> Pace:
+        """The KL's weight by step; the learning rate is left to ``Training``."""
+        warm_up = kl_schedule(self.kl_schedule)
+        return Pace(temperature=lambda step: self.temperature * warm_up.weight(step, plan))
+
+    def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
+        """The plain optimizer asked for; the prior is in the KL."""
+        return plan.algorithm.build(module.parameters(), plan.lr or self.default_lr)
+
+    def penalty(self, module: nn.Module, temperature: float) -> Tensor:
+        """temperature·KL(q‖p), with free bits where asked for."""
+        return temperature * (self._kl_above_free_bits(module) if self.free_bits else kl(module))
+
+    def _kl_above_free_bits(self, module: nn.Module) -> Tensor:
+        """Σ over parameters of max(KL, free bits): below them the KL has no gradient."""
+        parts = []
+        for block in cast(Variational, module).blocks:
+            if not isinstance(block, Diagonal):
+                raise PosterityError("free bits are for the diagonal family")
+            free = self.free_bits * torch.tensor(block.slots.layout.sizes).to(block.mean)
+            parts.append(torch.maximum(block.kl_each(), free).sum())
+        return torch.stack(parts).sum()
+
+    def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
+        """The trained distribution, over the plain network's parameters."""
+        module = cast(Variational, run.module)
+        plain, mean, std = module.plain(), module.mean(), module.std()
+        match module.blocks[0]:
+            case Full() as block:
+                names = block.slots.layout.names
+                return FullGaussian(plain, likelihood, mean, block.family().scale_tril.detach(), names)
+            case LowRank() as block:
+                own = block.slots.layout.unflatten(block.log_std.detach().exp())
+                return LowRankGaussian(plain, likelihood, mean, own, block.directions.detach())
+            case Radial():
+                return Implicit(plain, likelihood, module, "radial")
+        return DiagonalGaussian(plain, likelihood, mean, std)
+
+    def moments(self, run: Run) -> tuple[Params, Params]:
+        """Mean and variance of every plain parameter, for wrappers such as HWA; 0 where it is deterministic."""
+        module = cast(Variational, run.module)
+        mean, std = module.mean(), module.std()
+        return mean, {name: std[name].square() if name in std else torch.zeros_like(m) for name, m in mean.items()}
+
+    @torch.no_grad()
+    def measures(self, run: Run) -> dict[str, float]:
+        """KL in nats an example, and the mean std."""
+        stds = torch.cat([s.flatten() for s in cast(Variational, run.module).std().values()])
+        return {"kl": float(kl(run.module)) / run.plan.num_data, "std": float(stds.mean())}
+
+    def symptoms(self, run: Run) -> Iterator[str]:
+        """At the end of the run: stds that have collapsed, and a KL that drowns the likelihood."""
+        if run.step < run.plan.steps or not run.history:
+            return
+        module = cast(Variational, run.module)
+        std, mean = module.std(), module.mean()
+        relative = torch.cat([(s / mean[n].square().mean().sqrt().clamp_min(1e-12)).flatten() for n, s in std.items()])
+        if float((relative < 1e-4).float().mean()) > 0.99:
+            yield "the weights' std has collapsed: start from a larger init_std, or train longer"
+        last = run.history[-1]
+        if last["kl"] > 20 * max(last["loss"], 1e-3):
+            yield (
+                f"the KL ({last['kl']:.3g} nats an example) drowns the likelihood ({last['loss']:.3g}): "
+                "use a narrower prior, fewer weights (which='last'), more data, or a KL warm-up"
+            )
+
+
+@torch.no_grad()
+def evidence_bound(posterior: GaussianPosterior, prior: Prior, batches: Iterable[Batch], draws: int = 32) -> float:
+    """The ELBO of a fitted posterior on its training data, in nats: the measure by which to choose hyper-parameters.
+
+    E_q[Σ_i log p(y_i | w) + log p(w) − log q(w)], the mean over draws. With log p and log q taken at the same draws its
+    noise vanishes as q nears the exact posterior, where every draw gives the log evidence itself.
+
+    Args:
+        posterior: A Gaussian over weights.
+        prior: The prior it was fitted with; parameters that the posterior holds fixed are left out.
+        batches: All training data once.
+        draws: How many draws to average.
+    """
+    flat = prior.flat(posterior.bayesian)
+    samples = [params for params, _ in posterior.samples(draws) or ()]
+    vectors = [posterior.bayesian.flatten(params) for params in samples]
+    total = torch.stack([flat.log_density(v).sum() - posterior.q.log_prob(v) for v in vectors]).mean()
+    for batch in batches:
+        for params in samples:
+            outputs = Draw(posterior.module, params, {})(batch.inputs)
+            total = total + posterior.likelihood.log_prob(outputs, batch.targets).sum() / draws
+    return float(total)

@@ -1,0 +1,250 @@
+"""What the optimizers that sample weights share: sampling, collecting statistics, priors, and complete state.
+
+One step of the user's loop is
+
+    with optimizer.sampled_weights():       # weights are a draw from q inside, the means again afterwards
+        loss(model(x), y).backward()        # a mean over the batch
+    optimizer.step()
+
+Entering several times before ``step`` averages over draws or micro-batches. The averages are ``statistics()``: a few
+flat tensors which, averaged over processes in between, make K processes with one draw each the same as one process with
+K draws.
+
+A prior is a precision δ and a mean μ₀, shared or by parameter. Tempering by τ targets exp(-N ℓ̄(w) / τ) p(w), whose
+precision is N h / τ + δ for a curvature h of ℓ̄. All updates are written with δ̃ = τ δ / N, so that q has the variance
+τ / (N (h + δ̃)), and the mean's stationary point is ∇ℓ̄ + δ̃ (w - μ₀) = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posterity.optim.flat_group import FlatGroup, PerWeight
+from posterity.random import generator_for
+from posterity.types import Params, PosterityError
+
+Group = dict[str, Any]
+
+
+class SampledOptimizer(torch.optim.Optimizer):
+    """Base of IVON, VOGN and the K-FAC optimizers; each fills in the hooks at the end of the class.
+
+    Args:
+        params: Parameters, named parameters, or param groups; those that need no gradient are left out.
+        defaults: Hyper-parameters of a param group: numbers only, ``lr`` and ``temperature`` among them.
+        num_data: N, the number of training examples.
+        prior_precision: δ.
+        prior_mean: μ₀.
+        generator: Where noise comes from. By default one of the optimizer's own with the same seed everywhere, so that
+            the ranks of a DistributedDataParallel loop share their draws; its position is saved with the state.
+    """
+
+    state_vectors: tuple[str, ...] = ()
+    _step_supports_amp_scaling = True  # a GradScaler then comes to step() itself, which refuses it with a sentence
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        defaults: Group,
+        *,
+        num_data: float,
+        prior_precision: PerWeight,
+        prior_mean: PerWeight | None,
+        generator: torch.Generator | None,
+    ) -> None:
+        if not num_data or num_data <= 0:
+            raise PosterityError(f"num_data must be the number of training examples, got {num_data!r}")
+        self._flat: list[FlatGroup] = []
+        self._priors = {"prior_precision": prior_precision, "prior_mean": 0.0 if prior_mean is None else prior_mean}
+        self._entries = 0
+        self._inside = False
+        super().__init__(params, {**defaults, "num_data": num_data, "step": 0})
+        self._owns_generator = generator is None
+        self._generator = generator or generator_for(0, self._flat[0].params[0].device)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group as torch does, and lay out its vectors."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        names = group.get("param_names", [f"{len(self._flat)}.{i}" for i in range(len(group["params"]))])
+        kept = [(name, p) for name, p in zip(names, group["params"], strict=True) if p.requires_grad]
+        if not kept:
+            raise PosterityError("a param group has no parameters that need gradients")
+        group["params"] = [p for _, p in kept]
+        if "param_names" in group:
+            group["param_names"] = [name for name, _ in kept]
+        flat = FlatGroup(group["params"], [name for name, _ in kept])
+        self._flat.append(flat)
+        for key, value in self._priors.items():
+            self._set_prior(group, flat, key, group.get(key, value))
+        self._prepare(group, flat)
+        self._publish(group, flat)
+
+    def _set_prior(self, group: Group, flat: FlatGroup, key: str, value: PerWeight) -> None:
+        """A number stays in the group; what differs by weight becomes a vector, and the group says so by None."""
+        if not isinstance(value, Mapping):
+            group[key] = float(value)
+            return
+        if "param_names" not in group:
+            raise PosterityError(f"{key} by name needs named parameters: pass module.named_parameters()")
+        flat.fill(key, value)
+        group[key] = None
+
+    def _publish(self, group: Group, flat: FlatGroup) -> None:
+        """Make ``state[p]`` views into the vectors, so that ``state_dict`` is torch's own."""
+        names = [*self.state_vectors, *(key for key in self._priors if group[key] is None)]
+        for i, p in enumerate(flat.params):
+            self.state[p].update({name: flat.views(name)[i] for name in names})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Torch's own, and the position of the generator where the optimizer owns it."""
+        state = super().state_dict()
+        return {**state, "generator": self._generator.get_state()} if self._owns_generator else state
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a state: torch puts new tensors into ``state``, whose values go back into our own."""
+        own = {p: dict(self.state[p]) for flat in self._flat for p in flat.params}
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        for p, tensors in own.items():
+            if self.state[p].keys() != tensors.keys():
+                raise PosterityError(
+                    f"the state holds {sorted(self.state[p])} of a parameter, this optimizer {sorted(tensors)}"
+                )
+            for name, tensor in tensors.items():
+                tensor.copy_(self.state[p][name])
+            self.state[p] = tensors
+        if self._owns_generator and "generator" in state_dict:
+            self._generator.set_state(state_dict["generator"].cpu())
+        self._entries = 0
+
+    @contextmanager
+    def sampled_weights(self, weight: float = 1.0) -> Iterator[None]:
+        """Draw weights, let the caller run one backward pass with them, put the means back, keep the statistics.
+
+        Args:
+            weight: How much this pass counts beside the others of the step, 1 unless micro-batches differ in size; the
+                caller has multiplied the loss by it.
+
+        An exception inside leaves the means in place and discards what the step had collected.
+        """
+        if self._inside:
+            raise PosterityError("sampled_weights() was entered again before it was left")
+        self._inside = True
+        finished = False
+        try:
+            with torch.no_grad():
+                for group, flat in zip(self.param_groups, self._flat, strict=True):
+                    flat.read("mean")
+                    self._perturb(group, flat)
+                    _drop_gradients(flat)
+            with self._watch(weight):
+                yield
+            finished = True
+        finally:
+            self._inside = False
+            with torch.no_grad():
+                for flat in self._flat:
+                    flat.write("mean")
+            if not finished:
+                self._discard()
+        self._collect(weight)
+
+    def _discard(self) -> None:
+        self._entries = 0
+        for flat in self._flat:
+            _drop_gradients(flat)
+
+    @torch.no_grad()
+    def _collect(self, weight: float) -> None:
+        with_gradient = [p for flat in self._flat for p in flat.params if p.grad is not None]
+        if not with_gradient:
+            raise PosterityError("no gradient arrived: call loss.backward() inside `with optimizer.sampled_weights()`")
+        self._check(with_gradient)
+        for group, flat in zip(self.param_groups, self._flat, strict=True):
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in flat.params]
+            _drop_gradients(flat)
+            self._add(group, flat, gradients, weight)
+        self._entries += 1
+
+    @torch.no_grad()
+    def statistics(self) -> list[Tensor]:
+        """The means over the passes of this step, as the tensors that processes must average before ``step``."""
+        if not self._entries:
+            raise PosterityError("there is no gradient: call loss.backward() inside `with optimizer.sampled_weights()`")
+        tensors = [tensor for flat in self._flat for tensor in self._accumulators(flat)]
+        if self._entries > 1:
+            torch._foreach_div_(tensors, float(self._entries))
+            self._entries = 1
+        return tensors
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update from the statistics collected since the last; clears them."""
+        if closure is not None:
+            raise PosterityError("step() takes no closure: run the backward pass in `with optimizer.sampled_weights()`")
+        if hasattr(self, "found_inf"):
+            raise PosterityError(
+                f"{type(self).__name__} cannot be stepped by a GradScaler, whose scaling would bias the curvature: "
+                "use bfloat16 autocast without a scaler"
+            )
+        self.statistics()
+        for group, flat in zip(self.param_groups, self._flat, strict=True):
+            group["step"] += 1
+            self._update(group, flat)
+        self._entries = 0
+
+    def _by_name(self, name: str) -> Params:
+        """A vector's views of all groups, by parameter name."""
+        return {key: v for flat in self._flat for key, v in zip(flat.layout.names, flat.views(name), strict=True)}
+
+    def _watch(self, weight: float) -> AbstractContextManager[Any]:
+        """What else must be on during the user's forward and backward pass."""
+        return nullcontext()
+
+    def _check(self, with_gradient: list[Tensor]) -> None:
+        """Refuse a pass whose statistics cannot be had."""
+
+    def _prepare(self, group: Group, flat: FlatGroup) -> None:
+        """Set up the vectors of a new group."""
+        raise NotImplementedError
+
+    def _perturb(self, group: Group, flat: FlatGroup) -> None:
+        """Add noise to the parameters; ``flat["mean"]`` holds their means."""
+        raise NotImplementedError
+
+    def _add(self, group: Group, flat: FlatGroup, gradients: list[Tensor], weight: float) -> None:
+        """Add one pass to the accumulators, which hold nothing of use while ``_entries`` is 0."""
+        raise NotImplementedError
+
+    def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
+        """The tensors that passes add to."""
+        raise NotImplementedError
+
+    def _update(self, group: Group, flat: FlatGroup) -> None:
+        """Change the parameters and the state from the accumulated means."""
+        raise NotImplementedError
+
+
+def _drop_gradients(flat: FlatGroup) -> None:
+    for p in flat.params:
+        p.grad = None
+
+
+def scaled_precision(group: Group, flat: FlatGroup) -> float | Tensor:
+    """δ̃ = τ δ / N of a group: a number, or a vector where it differs by weight."""
+    delta = flat["prior_precision"] if group["prior_precision"] is None else group["prior_precision"]
+    return delta * (group["temperature"] / group["num_data"])
+
+
+def with_prior_gradient(group: Group, flat: FlatGroup, gradient: Tensor, delta: float | Tensor, out: Tensor) -> Tensor:
+    """g + δ̃ (m - μ₀), written to ``out``."""
+    if group["prior_mean"] == 0 and isinstance(delta, float):
+        return torch.add(gradient, flat["mean"], alpha=delta, out=out)
+    prior_mean = flat["prior_mean"] if group["prior_mean"] is None else group["prior_mean"]
+    return torch.add(gradient, (flat["mean"] - prior_mean).mul_(delta), out=out)

@@ -1,0 +1,149 @@
+"""The shell as a new user meets it: the whole flow, and one sentence with exit code 2 for everything wrong."""
+
+import json
+import subprocess
+import sys
+import tomllib
+
+import numpy as np
+import pytest
+import torch
+
+from posterity.cli.main import run as command
+from posterity.files import read_state
+
+
+@pytest.fixture
+def posterity(monkeypatch, capsys, tmp_path):
+    """Runs one command in an empty folder: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["posterity", *map(str, words)])
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        with pytest.raises(SystemExit) as stop:
+            command()
+        captured = capsys.readouterr()
+        return stop.value.code, captured.out, captured.err
+
+    return run
+
+
+FAST = ("--epochs", 2, "--set", "training.batch_size=256")
+
+
+def test_fit_evaluate_predict(posterity, tmp_path):
+    code, out, _ = posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
+    assert code == 0 and "saved in run" in out
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {
+        "config.toml",
+        "data.safetensors",
+        "history.json",
+        "posterior.safetensors",
+    }
+    code, out, _ = posterity("evaluate", "run", "--out", "scores.json")
+    assert code == 0 and "accuracy" in out.lower()
+    assert 0 < json.loads((tmp_path / "scores.json").read_text())["figures"]["accuracy"] <= 1
+    np.savez(tmp_path / "x.npz", x=np.zeros((3, 2), np.float32))
+    assert "confidence" in posterity("predict", "run", "x.npz")[1]
+    (tmp_path / "x.csv").write_text("a,b\n0,0\n1,1\n")
+    assert posterity("predict", "run", "x.csv", "--out", "y.json")[0] == 0
+    assert len(json.loads((tmp_path / "y.json").read_text())) == 2
+    assert posterity("predict", "run", "x.csv", "--out", "y.csv")[0] == 0
+    assert (tmp_path / "y.csv").read_text().startswith("label,confidence,entropy")
+
+
+def test_the_resolved_config_runs_again_to_the_same_bits(posterity, tmp_path):
+    changes = ("--set", "method.prior.std=0.5", "--set", "method.rate=0.2", "--set", 'method.insert=["fc3"]')
+    first = ("fit", "--data", "two-moons", "--method", "dropout", "--seed", 3, "--out", "a", *FAST, *changes)
+    assert posterity(*first)[0] == 0
+    saved = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
+    assert saved["method"]["prior"] == {"kind": "Normal", "std": 0.5, "mean": 0.0}
+    assert posterity("fit", "--config", "a/config.toml", "--out", "b")[0] == 0
+    first, second = (read_state(tmp_path / name / "posterior.safetensors", "posterior") for name in "ab")
+    torch.testing.assert_close(first["state"]["module"], second["state"]["module"], rtol=0, atol=0)
+
+
+def test_regression_comes_back_in_original_units(posterity, tmp_path):
+    (tmp_path / "d.csv").write_text("x,y\n" + "\n".join(f"{i / 10},{100 + 5 * i / 10}" for i in range(200)))
+    fit = ("fit", "--data", "d.csv", "--out", "r", "--epochs", 150, "--set", "training.lr=0.01")
+    assert posterity(*fit)[0] == 0
+    (tmp_path / "x.csv").write_text("10.0\n")
+    posterity("predict", "r", "x.csv", "--out", "y.json")
+    row = json.loads((tmp_path / "y.json").read_text())[0]
+    assert row["mean"] == pytest.approx(150, abs=6)
+    assert row["low95"] < row["mean"] < row["high95"]
+
+
+def test_pictures_are_read(posterity, tmp_path):
+    from PIL import Image
+
+    posterity("fit", "--data", "digits", "--out", "run", *FAST)
+    Image.fromarray(np.zeros((32, 32), np.uint8)).save(tmp_path / "a.png")
+    code, out, _ = posterity("predict", "run", "a.png")
+    assert code == 0 and "entropy" in out
+
+
+@pytest.mark.parametrize("command", ["methods", "data", "models"])
+def test_lists(posterity, command):
+    code, out, _ = posterity(command)
+    expected = {"methods": "dropout", "data": "two-moons", "models": "lenet5_caffe"}[command]
+    assert code == 0 and expected in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("fit", "--out", "r", "--method", "mpa"), "unknown method 'mpa': did you mean 'map'?"),
+        (("fit", "--out", "r", "--data", "digit"), "digits"),
+        (("fit", "--out", "r", "--model", "lenet55"), "lenet5"),
+        (("fit", "--out", "r", "--set", "method.prio=1"), "did you mean 'prior'?"),
+        (("fit", "--out", "r", "--set", "training.batchsize=1"), "did you mean 'batch_size'?"),
+        (("fit", "--out", "r", "--set", "lr=1"), "--set takes section.key=value"),
+        (("fit", "--out", "r", "--set", "trainin.lr=1"), "did you mean 'training'?"),
+        (("fit", "--out", "r", "--set", "method.prior.std=-1"), "std must be positive"),
+        (("fit", "--out", "r", "--config", "absent.toml"), "there is no config file absent.toml"),
+        (("fit", "--out", "r", "--method", "dropout"), "no dropout layer"),
+        (("evaluate", "absent"), "absent is not a run folder"),
+        (("predict", "absent", "x.npz"), "absent is not a run folder"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(posterity, words, sentence):
+    code, _, err = posterity(*words)
+    assert code == 2
+    assert err.startswith("posterity: ") and sentence in err and len(err.strip().splitlines()) == 1
+
+
+def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
+    posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
+    np.savez(tmp_path / "z.npz", z=np.zeros(3))
+    np.savez(tmp_path / "wide.npz", x=np.zeros((3, 5)))
+    np.savez(tmp_path / "nan.npz", x=np.full((3, 2), np.nan))
+    (tmp_path / "bad.csv").write_text("a,b\n1,x\n")
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    (tmp_path / "x.txt").write_text("1 2")
+    sentences = {
+        "absent.npz": "there is no file",
+        "z.npz": "array called x",
+        "wide.npz": "expected (2,)",
+        "nan.npz": "NaN",
+        "bad.csv": "cannot read",
+        "bad.png": "cannot read",
+        "x.txt": "must be a .npz",
+    }
+    for name, sentence in sentences.items():
+        code, _, err = posterity("predict", "run", name)
+        assert code == 2 and sentence in err, (name, err)
+    whole = (tmp_path / "run" / "posterior.safetensors").read_bytes()
+    assert posterity("fit", "--out", "run")[0] == 2  # a finished run is not overwritten
+    assert (tmp_path / "run" / "posterior.safetensors").read_bytes() == whole
+    (tmp_path / "run" / "posterior.safetensors").write_bytes(whole[:-7])
+    np.savez(tmp_path / "x.npz", x=np.zeros((3, 2)))
+    code, _, err = posterity("predict", "run", "x.npz")
+    assert code == 2 and "not a whole safetensors file" in err
+
+
+def test_the_module_runs_as_a_command():
+    done = subprocess.run([sys.executable, "-m", "posterity", "models"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "resnet18" in done.stdout

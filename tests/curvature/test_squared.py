@@ -1,0 +1,345 @@
+"""Squared per-example gradients = vmap(grad)², in float64 to 1e-10, for every layer and every way of computing them."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from posterity.curvature import capture, gradient_moments, outer, squared_gradients
+from posterity.types import PosterityError, PosterityWarning
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A mean over examples, with a different curvature for each output."""
+    weights = torch.linspace(0.5, 2, outputs[0].numel(), dtype=outputs.dtype).view_as(outputs[0])
+    return ((outputs - targets) ** 2 * weights).flatten(1).sum(1).mean()
+
+
+def by_vmap(module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[dict, dict]:
+    params = {name: p.detach() for name, p in module.named_parameters()}
+    buffers = dict(module.named_buffers())
+
+    def one(params, x, y):
+        return loss(functional_call(module, {**params, **buffers}, (x[None],)), y[None])
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        each = vmap(grad(one), in_dims=(None, 0, 0))(params, inputs, targets)
+    return {k: g.mean(0) for k, g in each.items()}, {k: g.square().mean(0) for k, g in each.items()}
+
+
+def close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-10) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert value.abs().max() > 0, name
+        error = (found[name] - value).abs().max() / value.abs().max()
+        assert error < tolerance, (name, float(error))
+
+
+def check(module: nn.Module, inputs: Tensor, tolerance: float = 1e-10) -> None:
+    module = module.double()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using padding='same'", UserWarning)  # torch's own word on even kernels
+        targets = randn(*module(inputs).shape, seed=9)
+        mean, square = gradient_moments(module, loss, (inputs, targets))
+        expected = by_vmap(module, inputs, targets)
+    close(mean, expected[0], tolerance)
+    close(square, expected[1], tolerance)
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (3,), (9,), (40,), (2, 5)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_with_any_leading_dimensions(lead, bias):
+    check(nn.Linear(5, 7, bias=bias), randn(6, *lead, 5))
+
+
+CONVOLUTIONS = [
+    {},
+    {"bias": False},
+    {"stride": 2},
+    {"padding": 1},
+    {"padding": 2, "dilation": 2},
+    {"groups": 2},
+    {"groups": 4, "stride": 2, "dilation": 2, "padding": 2},
+    {"padding": "same"},
+    {"padding": "same", "kernel_size": 4},
+    {"padding": "valid"},
+    {"padding": 1, "padding_mode": "reflect"},
+    {"padding": 1, "padding_mode": "replicate"},
+    {"padding": "same", "padding_mode": "circular"},
+]
+
+
+@pytest.mark.parametrize("size", [5, 8])
+@pytest.mark.parametrize("options", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize(("dims", "layer"), [(1, nn.Conv1d), (2, nn.Conv2d), (3, nn.Conv3d)])
+def test_convolutions(dims, layer, options, size):
+    check(layer(4, 8, **{"kernel_size": 3, **options}), randn(3, 4, *[size] * dims))
+
+
+@pytest.mark.parametrize("channels", [1, 6])
+def test_convolution_with_stride_and_padding_that_differ_by_dimension(channels):
+    layer = nn.Conv2d(channels, 4, (3, 5), stride=(1, 2), padding=(2, 0), dilation=(1, 2))
+    check(layer, randn(4, channels, 7, 12))
+
+
+@pytest.mark.parametrize("way", ["pairs", "chunks", "one by one"])
+@pytest.mark.parametrize("positions", [3, 12, 30])
+def test_every_way_of_summing_squares_gives_the_same(monkeypatch, way, positions):
+    monkeypatch.setattr(outer, "PAIR_POSITIONS", 100 if way == "pairs" else 0)
+    monkeypatch.setattr(outer, "GEMM_POSITIONS", 100 if way == "pairs" else 16)
+    # A workspace of 80 floats cuts weights and batches into pieces; a large one takes them whole.
+    monkeypatch.setattr(outer, "CACHE_FLOATS", 80 if way == "one by one" else 2**18)
+    check(nn.Linear(5, 7), randn(6, positions, 5))
+    check(nn.Conv2d(4, 6, 3, groups=2), randn(5, 4, positions // 3 + 2, 5))
+
+
+def test_batches_larger_than_a_workspace(monkeypatch):
+    monkeypatch.setattr(outer, "CACHE_FLOATS", 300)
+    check(nn.Conv2d(2, 3, 3), randn(20, 2, 6, 6))
+    check(nn.Linear(5, 7), randn(20, 9, 5))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.LayerNorm(5), (6, 5)),
+        (nn.LayerNorm(5), (6, 3, 5)),
+        (nn.LayerNorm((4, 5)), (6, 3, 4, 5)),
+        (nn.LayerNorm(5, bias=False), (6, 3, 5)),
+        (nn.GroupNorm(2, 4), (6, 4)),
+        (nn.GroupNorm(2, 4), (6, 4, 3, 3)),
+        (nn.BatchNorm1d(4).eval(), (6, 4)),
+        (nn.BatchNorm1d(4).eval(), (6, 4, 7)),
+        (nn.BatchNorm2d(4).eval(), (6, 4, 3, 3)),
+    ],
+    ids=str,
+)
+def test_normalisation(layer, shape):
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.copy_(randn(*p.shape, seed=3))
+        for buffer in layer.buffers():
+            buffer.add_(1)
+    check(layer, randn(*shape))
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (6, 4, 7), (6, 4, 3, 3)])
+def test_batchnorm_in_training_holds_the_batch_statistics_fixed(shape):
+    layer = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(shape)](4).double()
+    inputs, targets = randn(*shape), randn(*shape, seed=9)
+    with torch.no_grad():
+        layer.weight[0] = 0.0  # the reference divides by it
+        dims = [0, *range(2, len(shape))]
+        centred = inputs - inputs.mean(dims, keepdim=True)
+        normalised = centred / (centred.square().mean(dims, keepdim=True) + layer.eps).sqrt()
+
+    class Affine(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.bias = layer.weight, layer.bias
+
+        def forward(self, x):
+            view = [1, 4, *[1] * (len(shape) - 2)]
+            return x * self.weight.view(view) + self.bias.view(view)
+
+    before = {k: v.clone() for k, v in layer.state_dict().items()}
+    mean, square = gradient_moments(layer, loss, (inputs, targets))
+    expected = by_vmap(Affine(), normalised, targets)
+    close(mean, expected[0])
+    close(square, expected[1])
+    torch.testing.assert_close(dict(layer.state_dict()), before, rtol=0, atol=0)  # running statistics are put back
+
+
+def test_embedding_adds_up_repeated_indices_before_squaring():
+    layer = nn.Embedding(5, 3, padding_idx=0).double()
+    indices = torch.tensor([[1, 1, 2, 0], [3, 2, 3, 3], [4, 4, 4, 4]])
+    targets = randn(3, 4, 3)
+    expected = torch.zeros(5, 3, dtype=torch.float64)
+    for i in range(3):
+        (g,) = torch.autograd.grad(loss(layer(indices[i : i + 1]), targets[i : i + 1]), layer.weight)
+        expected += g.square() / 3
+    close(squared_gradients(layer, loss, (indices, targets)), {"weight": expected})
+
+
+class Scaled(nn.Module):
+    """Owns a parameter beside a layer, as a vision transformer owns its class token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5, dtype=torch.float64))
+        self.inner = nn.Linear(5, 4).double()
+
+    def forward(self, x):
+        return torch.tanh(self.inner(x * self.scale))
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (nn.Sequential(nn.Linear(5, 4), nn.PReLU(4)), (6, 5)),
+        (Scaled(), (6, 5)),
+        (nn.Bilinear(5, 5, 3), (6, 5)),
+        (nn.utils.parametrizations.weight_norm(nn.Linear(5, 4, bias=False)), (6, 5)),
+        (nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), (4, 3, 6)),
+    ],
+    ids=["prelu", "own parameter", "two inputs", "weight norm", "transformer"],
+)
+def test_other_layers_fall_back_and_say_so_once(module, shape, monkeypatch):
+    inputs = randn(*shape)
+    if isinstance(module, nn.Bilinear):
+        module.forward = lambda x, original=module.forward: original(x, x.flip(1))
+    module = module.double()
+    targets = randn(*module(inputs).shape, seed=9)
+    monkeypatch.setattr("posterity.curvature.generic_rule._CHUNK", 1)
+    monkeypatch.setattr(outer, "CACHE_FLOATS", 10)  # several chunks
+    with pytest.warns(PosterityWarning, match="example by example") as said:
+        mean, square = gradient_moments(module, loss, (inputs, targets))
+    assert len(said) == 1
+    expected = by_vmap(module, inputs, targets)
+    close(mean, expected[0])
+    close(square, expected[1])
+
+
+def test_a_whole_network_with_in_place_activations_and_a_residual():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6).eval()
+            self.again, self.head = nn.Conv2d(6, 6, 3, padding=1, bias=False), nn.Linear(6, 4)
+
+        def forward(self, x):
+            x = F.relu(self.norm(self.conv(x)), inplace=True)
+            x = F.relu_(x + self.again(x))
+            return self.head(x.mean((2, 3)))
+
+    check(Net(), randn(5, 3, 7, 7))
+
+
+def test_frozen_parameters_are_left_out():
+    module = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)).double()
+    module[0].weight.requires_grad_(False)
+    module[2].bias.requires_grad_(False)
+    inputs, targets = randn(6, 5), randn(6, 4, seed=9)
+    _, expected = by_vmap(module, inputs, targets)
+    found = squared_gradients(module, loss, (inputs, targets))
+    close(found, {name: expected[name] for name in ("0.bias", "2.weight")})
+
+
+def test_nothing_is_left_on_the_module():
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)).double()
+    before = [set(vars(m)) for m in module.modules()]
+    with pytest.raises(ZeroDivisionError), capture(module):
+        module(randn(2, 1, 4, 4)).sum().backward()
+        raise ZeroDivisionError
+    assert [set(vars(m)) for m in module.modules()] == before
+    squared_gradients(module, loss, (randn(2, 1, 4, 4), randn(2, 3)))
+    assert [set(vars(m)) for m in module.modules()] == before
+
+
+def test_capture_gives_the_squares_of_the_users_own_backward():
+    module = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)).double()
+    inputs, targets = randn(6, 5), randn(6, 4, seed=9)
+    with capture(module) as squares:
+        loss(module(inputs), targets).backward()
+    mean, square = by_vmap(module, inputs, targets)
+    close(squares, square)
+    close({name: p.grad for name, p in module.named_parameters()}, mean)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="bfloat16 products are not to be had on every CPU")
+def test_bfloat16_autocast_agrees_to_its_own_precision():
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)).cuda()
+    inputs, targets = randn(16, 3, 8, 8).float().cuda(), randn(16, 4, seed=9).float().cuda()
+    exact = squared_gradients(module, loss, (inputs, targets))
+    with torch.autocast("cuda", torch.bfloat16), capture(module) as squares:
+        loss(module(inputs).float(), targets).backward()
+    for name, value in exact.items():
+        assert squares[name].dtype == torch.float32
+        assert (squares[name] - value).norm() / value.norm() < 0.02, name
+
+
+def test_a_sum_where_a_mean_was_promised_is_refused():
+    module, batch = nn.Linear(5, 4).double(), (randn(6, 5), randn(6, 4))
+    with pytest.raises(PosterityError, match="mean over examples"):
+        squared_gradients(module, lambda f, y: (f - y).square().sum(), batch)
+
+
+def test_parameters_used_twice_are_refused():
+    tied = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)).double()
+    tied[1].weight = tied[0].weight
+    with pytest.raises(PosterityError, match="are one parameter"):
+        squared_gradients(tied, loss, (randn(6, 5), randn(6, 5)))
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 5).double()
+
+        def forward(self, x):
+            return self.layer(torch.tanh(self.layer(x)))
+
+    with pytest.raises(PosterityError, match="used twice"):
+        squared_gradients(Twice(), loss, (randn(6, 5), randn(6, 5)))
+
+
+def test_a_batch_folded_into_other_dimensions_is_refused():
+    class Folded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(5, 5).double(), nn.Linear(5, 4).double()
+
+        def forward(self, x):
+            return self.second(self.first(x).flatten(0, 1)).unflatten(0, x.shape[:2])
+
+    with pytest.raises(PosterityError, match="leading dimension"):
+        squared_gradients(Folded(), loss, (randn(6, 3, 5), randn(6, 3, 4)))
+
+
+def test_a_parameter_used_outside_its_layer_is_refused():
+    class Borrowed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 4).double()
+
+        def forward(self, x):
+            return x @ self.layer.weight.T
+
+    with pytest.raises(PosterityError, match="outside its forward"):
+        squared_gradients(Borrowed(), loss, (randn(6, 5), randn(6, 4)))
+
+
+@pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")
+def test_layers_without_per_example_gradients_are_refused():
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(5, dtype=torch.float64))
+
+        def forward(self, x):
+            return (x - x.mean(0)) * self.scale
+
+    with pytest.raises(PosterityError, match="mixes examples"):
+        squared_gradients(Centred(), loss, (randn(6, 5), randn(6, 5)))
+
+    class Noisy(Centred):
+        def forward(self, x):
+            return F.dropout(x, 0.5) * self.scale
+
+    with pytest.raises(PosterityError, match="no per-example gradients"):
+        squared_gradients(Noisy(), loss, (randn(6, 5), randn(6, 5)))
+
+
+def test_float16_is_refused():
+    module = nn.Linear(5, 4).half()
+    with pytest.raises(PosterityError, match="float16"), capture(module):
+        module(torch.ones(6, 5).half()).mean().backward()

@@ -1,0 +1,85 @@
+"""Two gloo ranks equal one process on the same global batch."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import posterity as pst
+from tests.contract.cases import METHOD_CASES, data, network
+from tests.distributed.worker import TRAINING, outputs
+
+
+def launch(task, folder, world=2):
+    """Run the worker on ``world`` ranks of this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    base = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world),
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "tests.distributed.worker", task, str(folder)]
+    ranks = [
+        subprocess.Popen(command, env={**base, "RANK": str(r), "LOCAL_RANK": str(r)}, stderr=subprocess.PIPE, text=True)
+        for r in range(world)
+    ]
+    errors = [rank.communicate(timeout=600)[1] for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), "\n".join(errors)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    launch("methods", folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", METHOD_CASES, ids=lambda case: case.name)
+def test_two_ranks_equal_one_process(case, two_ranks):
+    together = torch.load(two_ranks / f"{case.name}.pt")  # that the replicas agree is asserted by the ranks
+    alone = outputs(
+        pst.fit(network(), case.method, data(), epochs=4, seed=7, training=pst.Training(**TRAINING | case.training))
+    )
+    if case.noiseless:
+        torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+    else:
+        assert together.isfinite().all() and not torch.equal(together, alone)
+
+
+def test_members_are_spread_over_the_ranks(tmp_path):
+    launch("members", tmp_path)
+    alone = pst.fit(network(), pst.MAP(), data(), epochs=2, members=3, seed=7, training=pst.Training(**TRAINING))
+    for rank in range(2):
+        torch.testing.assert_close(torch.load(tmp_path / f"members{rank}.pt"), outputs(alone), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_killed_rank_comes_back_and_nothing_is_lost(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--max-restarts",
+        "2",
+    ]
+    done = subprocess.run(
+        [*command, "-m", "tests.distributed.worker", "elastic", str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "killed").exists()
+    alone = pst.fit(network(), pst.MAP(), data(), epochs=4, seed=7, training=pst.Training(**TRAINING))
+    torch.testing.assert_close(torch.load(tmp_path / "elastic.pt"), outputs(alone), rtol=1e-8, atol=1e-9)

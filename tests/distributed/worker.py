@@ -1,0 +1,63 @@
+"""What each rank of the distributed tests runs: ``python worker.py TASK FOLDER``, with torchrun's variables set."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import posterity as pst
+from tests.contract.cases import METHOD_CASES, data, network
+
+TRAINING = {"batch_size": 32, "progress": False, "device": "cpu"}
+INPUTS = data(n=20)[0]
+
+
+def outputs(posterior):
+    with torch.no_grad():
+        return torch.stack([draw(INPUTS) for draw in posterior.draws(3)])
+
+
+def methods(folder: Path) -> None:
+    """Every method: the same posterior on all ranks; rank 0 leaves it for comparison with one process."""
+    for case in METHOD_CASES:
+        training = pst.Training(**TRAINING | case.training)
+        own = outputs(pst.fit(network(), case.method, data(), epochs=4, seed=7, training=training))
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, own)
+        assert all(torch.equal(own, other) for other in every), f"{case.name}: the replicas differ"
+        if dist.get_rank() == 0:
+            torch.save(own, folder / f"{case.name}.pt")
+
+
+def members(folder: Path) -> None:
+    """Three members over the ranks: every rank ends with all of them, as one process would have."""
+    mixture = pst.fit(network(), pst.MAP(), data(), epochs=2, members=3, seed=7, training=pst.Training(**TRAINING))
+    torch.save(outputs(mixture), folder / f"members{dist.get_rank()}.pt")
+
+
+def elastic(folder: Path) -> None:
+    """Rank 1 is killed once in the middle; torchrun starts all again, and the run goes on from its checkpoint."""
+
+    class Kill:
+        def on_epoch(self, run, figures):
+            marker = folder / "killed"
+            if run.epoch == 2 and dist.get_rank() == 0 and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    training = pst.Training(**TRAINING, checkpoint=folder / "run", checkpoint_every=1, resume=True, callbacks=(Kill(),))
+    posterior = pst.fit(network(), pst.MAP(), data(), epochs=4, seed=7, training=training)
+    if dist.get_rank() == 0:
+        torch.save(outputs(posterior), folder / "elastic.pt")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    try:
+        {f.__name__: f for f in (methods, members, elastic)}[sys.argv[1]](Path(sys.argv[2]))
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,139 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import posterity as pst
+from posterity.evaluation.landscape import Plane, connect, judge, landmarks, landscape
+from posterity.posteriors import Empirical, LowRankGaussian, Mixture
+from posterity.types import PosterityError
+
+LIKELIHOOD = pst.likelihoods.Gaussian(std=1.0)
+X = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = X @ torch.tensor([[1.0], [-0.5], [0.25]], dtype=torch.float64)
+
+
+def linear():
+    return nn.Linear(3, 1, bias=False, dtype=torch.float64)
+
+
+def point(*values):
+    return {"weight": torch.tensor([values], dtype=torch.float64)}
+
+
+def test_the_plane_holds_its_three_points():
+    points = [point(1.0, 2.0, 0.0), point(3.0, 2.0, 1.0), point(0.0, 5.0, -1.0)]
+    plane = Plane.through(points)
+    torch.testing.assert_close(plane.axes @ plane.axes.T, torch.eye(2, dtype=torch.float64))
+    for coordinates, expected in zip(plane.project(points), points, strict=True):
+        torch.testing.assert_close(plane.at(coordinates)["weight"], expected["weight"])
+    spots = plane.project(points)
+    assert spots[0].tolist() == [0.0, 0.0]
+    assert float(spots[1, 1]) == pytest.approx(0.0)
+    assert float(spots[1, 0]) == pytest.approx(5**0.5)  # distances in weight space
+
+
+def test_more_points_give_the_plane_of_their_main_directions():
+    generator = torch.Generator().manual_seed(1)
+    scales = torch.tensor([5.0, 0.01, 2.0], dtype=torch.float64)
+    points = [point(*(scales * torch.randn(3, generator=generator)).tolist()) for _ in range(200)]
+    plane = Plane.through(points)
+    torch.testing.assert_close(plane.axes.abs(), torch.eye(3, dtype=torch.float64)[[0, 2]], atol=0.05, rtol=0)
+
+
+def test_the_loss_on_the_plane_is_the_quadratic_it_must_be():
+    """Linear regression: −log-likelihood at w is ½ mean (Xw − y)² + ½ log 2π, the error its squared part."""
+    points = [point(1.0, 0.0, 0.0), point(0.0, 1.0, 0.0), point(0.0, 0.0, 1.0)]
+    posterior = Mixture([Empirical(linear(), LIKELIHOOD, [p]) for p in points])
+    picture = landscape(posterior, (X, Y), steps=5, margin=0.2)
+    plane = Plane.through(points)
+    for i, b in enumerate(picture.y):
+        for j, a in enumerate(picture.x):
+            w = plane.at(torch.stack([a, b]))["weight"]
+            squared = float((X @ w.T - Y).square().mean())
+            assert float(picture.error[i, j]) == pytest.approx(squared)
+            assert float(picture.loss[i, j]) == pytest.approx(0.5 * squared + 0.9189385)
+    torch.testing.assert_close(picture.centre, plane.project([posterior.mean()])[0])
+    assert picture.x[0] < picture.points[:, 0].min() < picture.points[:, 0].max() < picture.x[-1]
+
+
+def test_swag_is_seen_along_its_deviations():
+    module, generator = linear(), torch.Generator().manual_seed(2)
+    rows = torch.randn(6, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 0.001, 3.0])
+    mean = point(1.0, 1.0, 1.0)
+    posterior = LowRankGaussian(module, LIKELIHOOD, mean, point(0.1, 0.1, 0.1), rows, 0.5)
+    spanned = torch.cat([p["weight"] for p in landmarks(posterior)])
+    torch.testing.assert_close(spanned, mean["weight"] + rows)
+    picture = landscape(posterior, (X, Y), steps=3)
+    assert picture.path.shape == (6, 2)
+    assert abs(float(picture.centre.norm())) < float(picture.points.norm(dim=1).max())
+
+
+def test_errors_of_classes_are_shares_of_wrong_labels():
+    module = nn.Linear(3, 2, bias=False, dtype=torch.float64)
+    labels = (X[:, 0] > 0).long()
+    right = {"weight": torch.tensor([[-1.0, 0, 0], [1.0, 0, 0]], dtype=torch.float64)}
+    wrong = {"weight": -right["weight"]}
+    judged = judge(module, pst.likelihoods.Categorical(), [right, wrong], (X, labels))
+    assert judged[:, 1].tolist() == [0.0, 1.0]
+    expected = nn.functional.cross_entropy(X @ right["weight"].T, labels)
+    torch.testing.assert_close(judged[0, 0], expected)
+
+
+def test_every_point_gets_batchnorm_statistics_of_its_own():
+    """Scaling the layer before BatchNorm changes nothing, if its statistics are refreshed."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double().eval()
+    params = {name: p.detach() for name, p in module.named_parameters()}
+    scaled = {name: w * 3 if name.startswith("0.") else w for name, w in params.items()}
+    before = copy.deepcopy(module.state_dict())
+    one, other = judge(module, LIKELIHOOD, [params, scaled], (X, Y))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+class Ring(nn.Module):
+    """Loss depends on the distance from the origin alone: minima form a circle, with a hill inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, x):
+        return x * 0 + 2 * (self.w.square().sum() - 1)
+
+
+def test_a_curve_goes_round_the_hill_that_the_straight_line_crosses():
+    ring, x, y = Ring(), torch.zeros(8, 1, dtype=torch.float64), torch.zeros(8, 1, dtype=torch.float64)
+    ends = [
+        Empirical(ring, LIKELIHOOD, [{"w": torch.tensor(w, dtype=torch.float64)}]) for w in ([1.0, 0.05], [-1.0, 0.05])
+    ]
+    found = connect(*ends, (x, y), steps=300, lr=0.05, points=11)
+    straight, curved = found.barrier
+    assert straight == pytest.approx(2.0, abs=0.02)  # ½ · 2² at the hill's top
+    assert curved < 0.25 * straight
+    assert float(found.curve_loss[0]) == pytest.approx(float(found.straight_loss[0]))
+    assert float(found.curve_loss[-1]) == pytest.approx(float(found.straight_loss[-1]))
+    assert found.bend["w"].norm() > 1.5  # a quadratic Bézier's middle lies outside the circle
+
+
+def test_the_posteriors_are_not_changed_by_the_search():
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+    ends = [
+        Empirical(module, LIKELIHOOD, [{n: p.detach() + 0.1 * i for n, p in module.named_parameters()}])
+        for i in range(2)
+    ]
+    before = copy.deepcopy(ends[0].module.state_dict())
+    connect(*ends, (X, Y), steps=5, points=3)
+    for name, tensor in ends[0].module.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert not ends[0].module.training
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(PosterityError, match="at least three"):
+        Plane.through([point(1.0, 0.0, 0.0), point(0.0, 1.0, 0.0)])
+    with pytest.raises(PosterityError, match="on one line"):
+        Plane.through([point(0.0, 0.0, 0.0), point(1.0, 0.0, 0.0), point(2.0, 0.0, 0.0)])

@@ -1,0 +1,93 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.optim.swa_utils import update_bn
+
+from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
+from posterity.types import Batch, PosterityError
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(),
+        nn.Linear(64, 6), nn.BatchNorm1d(6, momentum=0.3), nn.Linear(6, 2),
+    ).double()  # fmt: skip
+
+
+def draws(module, n):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        {name: p.detach() + 0.3 * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+         for name, p in module.named_parameters()}
+        for _ in range(n)
+    ]  # fmt: skip
+
+
+def batches(sizes):
+    generator = torch.Generator().manual_seed(2)
+    return [Batch(torch.randn(n, 1, 6, 6, generator=generator, dtype=torch.float64), torch.zeros(n)) for n in sizes]
+
+
+def test_the_statistics_of_each_draw_are_those_of_a_separate_pass():
+    """Against torch's own update_bn on a network that holds the draw's weights."""
+    module, data = network(), batches([16, 16, 9])
+    before = copy.deepcopy(module.state_dict())
+    given = draws(module, 3)
+    for params, buffers in zip(given, refreshed(module, given, data), strict=True):
+        separate = copy.deepcopy(module)
+        separate.load_state_dict(params, strict=False)
+        separate[3].p = 0.0  # update_bn would leave dropout on
+        update_bn([batch.inputs for batch in data], separate)
+        for name, buffer in separate.named_buffers():
+            torch.testing.assert_close(buffers[name], buffer, rtol=1e-12, atol=1e-14)
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_at_most_the_stated_number_of_batches_is_read():
+    module = network()
+
+    def endless():
+        while True:
+            yield from batches([8, 8])
+
+    (limited,) = refreshed(module, draws(module, 1), endless(), limit=4)
+    (plain,) = refreshed(module, draws(module, 1), batches([8, 8]))
+    assert int(limited["1.num_batches_tracked"]) == 4
+    torch.testing.assert_close(limited["1.running_mean"], plain["1.running_mean"])
+
+
+def test_the_buffers_fit_the_network():
+    module, data = network(), batches([32])
+    (params,) = draws(module, 1)
+    (buffers,) = refreshed(module, [params], data)
+    outputs = functional_call(module.eval()[:2], {k: v for k, v in {**params, **buffers}.items() if k[0] in "01"},
+                              (data[0].inputs,))  # fmt: skip
+    weight, bias = params["1.weight"], params["1.bias"]
+    normalised = (outputs - bias[:, None, None]) / weight[:, None, None]
+    torch.testing.assert_close(normalised.mean((0, 2, 3)), torch.zeros(4, dtype=torch.float64), atol=1e-12, rtol=0)
+    unbiased = normalised.transpose(0, 1).reshape(4, -1).var(1)
+    torch.testing.assert_close(unbiased, torch.ones(4, dtype=torch.float64), atol=1e-4, rtol=0)  # BatchNorm's own eps
+
+
+def test_tied_weights_stay_tied():
+    module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    module[2].weight = module[0].weight
+    (params,) = draws(module.double(), 1)
+    data = [Batch(torch.randn(8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.zeros(8))]
+    (buffers,) = refreshed(module, [params], data)
+    hidden = data[0].inputs @ params["0.weight"].T + params["0.bias"]
+    torch.testing.assert_close(buffers["1.running_mean"], hidden.mean(0))
+
+
+def test_no_data_is_refused():
+    with pytest.raises(PosterityError, match="at least one batch"):
+        refreshed(network(), draws(network(), 1), [])
+
+
+def test_layers_without_running_statistics_need_none():
+    assert not batchnorm_layers(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.LayerNorm(3)))
