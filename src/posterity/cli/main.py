@@ -22,8 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (compare, fit, evaluate, predict, methods, data, models):
-for command in (fit, evaluate, predict, compress, methods, data, models):
+for command in (compare, fit, evaluate, predict, compress, methods, data, models):
     app.command()(command)
 
 

@@ -214,7 +214,7 @@ def _sentence(example: Mapping[str, Any], names: list[str]) -> str:
 def _surfaces(results: Results) -> Section | None:
     if not chosen(results, None, "surface"):
         return None
-    about = "Where the mean decides, how single draws decide, and where the mean is unsure: it should be, far from points."
+    about = "Where the mean decides, how single draws do, and where the mean is unsure: it should be, far from points."
     panels = _each(results, "surfaces", "surface", plots.surfaces)
     papers = {"surfaces": partial(plots.surfaces, results)}
     return Section("surfaces", "Surfaces", "Decision boundaries", about, panels, papers, "wide")
