@@ -206,9 +206,10 @@ class Arena:
 
     def _fit(self, recipe: Recipe, options: Options, seed: int) -> tuple[Posterior, dict[str, float], int]:
         state = TrainingState()
-        training = Training(batch_size=self.sizes.batch_size, progress=False, callbacks=(state,))
+        lr = self.sizes.lr if recipe.plain else None
+        training = Training(batch_size=self.sizes.batch_size, lr=lr, progress=False, callbacks=(state,))
         if not self.pace:  # what happens only once in a process must not count as the first method's time
-            fit(self._network, METHODS["map"](), self.dataset.training(), epochs=1, training=training)
+            fit(self._network, METHODS["map"](), self.dataset.training(), epochs=1, training=Training(progress=False))
         epochs = self._epochs(recipe, options, seed, training)
         start = time.perf_counter()
         posterior = fit(

@@ -23,6 +23,9 @@ __all__ = ["CORE", "Recipe", "Sizes", "recipes", "sizes"]
 CORE = ("map", "dropout", "ensemble", "mean-field", "swag", "ivon", "vogn", "laplace", "sghmc")
 """What ``core`` stands for, as far as the methods are there."""
 
+_PLAIN = ("map", "dropout", "swa", "swag", "mean-field", "hwa", "laplace")
+"""Methods that leave training to the plain optimizer."""
+
 _MADE_OF = {"ensemble": ("map", 5), "multi-swag": ("swag", 3)}
 """Names for several restarts of a method."""
 
@@ -31,11 +34,12 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much training suits an amount of data."""
+    """How much training suits an amount of data; ``lr`` is for methods that train with the plain optimizer."""
 
     epochs: int
     batch_size: int
     validation: int
+    lr: float
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,14 @@ class Recipe:
         method: The method's name in the shell.
         members: Independent restarts.
         settings: Options of the method to choose among.
+        plain: Whether the plain optimizer trains it, at the learning rate that suits the data.
     """
 
     name: str
     method: str
     members: int
     settings: tuple[Options, ...]
+    plain: bool = False
 
     def make(self, options: Options) -> Method:
         """The method with these options."""
@@ -60,11 +66,11 @@ class Recipe:
 
 
 def sizes(examples: int) -> Sizes:
-    """About 800 steps for a small set, and no fewer than 10 epochs of a large one."""
+    """About 800 steps for a small set, and no fewer than 10 epochs of a large one; fewer steps want larger ones."""
     batch_size = min(128, max(16, examples // 16))
     steps = max(1, examples // batch_size)
-    validation = min(5000, max(1, examples // 6))
-    return Sizes(max(10, min(150, round(800 / steps))), batch_size, validation)
+    epochs = max(10, min(150, round(800 / steps)))
+    return Sizes(epochs, batch_size, min(5000, max(1, examples // 6)), 3e-3 if epochs * steps < 3000 else 1e-3)
 
 
 def recipes(names: Sequence[str], module: nn.Module, dataset: DataSet) -> list[Recipe]:
@@ -84,7 +90,8 @@ def recipes(names: Sequence[str], module: nn.Module, dataset: DataSet) -> list[R
 def _recipe(name: str, module: nn.Module, dataset: DataSet) -> Recipe:
     method, members = _MADE_OF.get(name, (name, 1))
     settings = _SETTINGS.get(method)
-    return Recipe(name, method, members, tuple(settings(module, dataset)) if settings else ({},))
+    chosen = tuple(settings(module, dataset)) if settings else ({},)
+    return Recipe(name, method, members, chosen, method in _PLAIN)
 
 
 def _priors(*stds: float) -> Callable[[nn.Module, DataSet], list[Options]]:
