@@ -53,5 +53,3 @@ from posterity.types import PosterityError as PosterityError
 from posterity.types import PosterityWarning as PosterityWarning
 
 __version__ = "0.1.0"
-
-__version__ = "0.1.0"

@@ -137,9 +137,7 @@ def test_ranks_with_averaged_statistics_are_one_process_with_as_many_draws(make)
     halves = [slice(0, 6), slice(6, 12)]
     nets = [network(), network(), network()]
     generators = [torch.Generator() for _ in nets]
-    first, second, alone = optimizers = [
-        make(net, generator=g) for net, g in zip(nets, generators, strict=True)
-    ]
+    first, second, alone = optimizers = [make(net, generator=g) for net, g in zip(nets, generators, strict=True)]
     for step in range(3):
         for rank, rows in enumerate(halves):
             seed = 10 * step + rank

@@ -34,7 +34,6 @@ class Pass:
         self.examples: int | None = None
         self.reported: dict[str, object] = {}
 
-
     def check_complete(self, layers: Mapping[str, nn.Module], with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient and its layer did not report."""
         silent = [(label, layer) for label, layer in layers.items() if label not in self.reported]

@@ -11,7 +11,7 @@ from posterity.methods.kfac import KFAC as KFAC
 from posterity.methods.kfac import NoisyKFAC as NoisyKFAC
 from posterity.methods.laplace import Laplace as Laplace
 from posterity.methods.map import MAP as MAP
-from posterity.methods.mean_field import MeanField
+from posterity.methods.mean_field import MeanField as MeanField
 from posterity.methods.pruning import Pruning as Pruning
 from posterity.methods.sgld import PSGLD as PSGLD
 from posterity.methods.sgld import SGHMC as SGHMC
