@@ -1,8 +1,8 @@
 """Every speed benchmark of this folder, one after the other, each in a process of its own.
 
-    python -m benchmarks.speed                                  # on the CPU
-    python -m benchmarks.speed --device cuda --out figures      # on the GPU; figures/NAME.json for each that writes
-    python -m benchmarks.speed core trajectory                  # some of them
+python -m benchmarks.speed                                  # on the CPU
+python -m benchmarks.speed --device cuda --out figures      # on the GPU; figures/NAME.json for each that writes
+python -m benchmarks.speed core trajectory                  # some of them
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The core against plain PyTorch: a MAP step of ``fit``, ``predict`` with 32 draws, memory of many draws, import time.
 
-    python -m benchmarks.speed.core
-    python -m benchmarks.speed.core --device cuda --out core.json
+python -m benchmarks.speed.core
+python -m benchmarks.speed.core --device cuda --out core.json
 """
 
 from __future__ import annotations

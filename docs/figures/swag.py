@@ -24,10 +24,12 @@ SGD = pst.Training(optimizer="sgd", lr=0.05, progress=False)
 
 
 def small(name: str, options: argparse.Namespace) -> data.DataSet:
+    """The first training images of a set, and all its test images."""
     return data.load(name).subset(torch.arange(options.train))
 
 
 def network() -> nn.Module:
+    """LeNet-5."""
     return lenet5((1, 28, 28))
 
 
@@ -57,7 +59,8 @@ def calibration(options: argparse.Namespace) -> plt.Figure:
         bins = scores.details["reliability"]
         filled = np.asarray(bins["count"]) > 0
         confidence, accuracy = (np.asarray(bins[key])[filled] for key in ("confidence", "accuracy"))
-        axes[0].plot(confidence, accuracy, marker=".", label=f"{name}: ECE {scores['ece']:.3f}, NLL {scores['nll']:.3f}")
+        label = f"{name}: ECE {scores['ece']:.3f}, NLL {scores['nll']:.3f}"
+        axes[0].plot(confidence, accuracy, marker=".", label=label)
         for part, label in (("test", "Fashion-MNIST"), ("digits", "MNIST digits")):
             shares = scores.details["entropy"][part]
             axis.stairs(shares, np.linspace(0, np.log(10), len(shares) + 1), fill=True, alpha=0.5, label=label)
@@ -112,6 +115,7 @@ PARTS = {"plane": plane, "calibration": calibration, "band": band, "connection":
 
 
 def main() -> None:
+    """Draw what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--train", type=int, default=5000)

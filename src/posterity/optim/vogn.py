@@ -111,7 +111,7 @@ class VOGN(SampledOptimizer):
         flat.put("square", both[1])
 
     def _precision(self, group: Group, flat: FlatGroup, delta: float | Tensor) -> Tensor:
-        """s + δ̃ + γ."""
+        """s + δ̃ + γ, in the scratch vector."""
         return torch.add(flat["curvature"], delta + group["damping"], out=flat["scratch"])
 
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
