@@ -14,6 +14,7 @@ from posterity.layers import elbo as elbo
 from posterity.layers import kl as kl
 from posterity.layers import plain_moments as plain_moments
 from posterity.layers import variational as variational
+from posterity.methods import ARD as ARD
 from posterity.methods import HWA as HWA
 from posterity.methods import MAP as MAP
 from posterity.methods import METHODS as METHODS
@@ -25,10 +26,12 @@ from posterity.methods import SWAG as SWAG
 from posterity.methods import Cyclical as Cyclical
 from posterity.methods import Dropout as Dropout
 from posterity.methods import FastGeometric as FastGeometric
+from posterity.methods import GroupSparse as GroupSparse
 from posterity.methods import MeanField as MeanField
 from posterity.methods import Method as Method
 from posterity.methods import Pruning as Pruning
 from posterity.methods import Snapshot as Snapshot
+from posterity.methods import SparseVD as SparseVD
 from posterity.methods import SWAGCollector as SWAGCollector
 from posterity.posteriors import Mixture as Mixture
 from posterity.posteriors import Posterior as Posterior
