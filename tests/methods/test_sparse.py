@@ -69,7 +69,7 @@ def test_schedule_of_rate_and_kl():
     method = pst.SparseVD(finetune=0.2, decay_start=0.5, kl_schedule=pst.methods.tempering.LinearKL(0.1, 0.1))
     pace = method.schedule(plan)
     assert [pace.lr(s) for s in (0, 79, 80, 120, 159)] == pytest.approx([1, 1, 1, 0.5, 0.0125])
-    assert [pace.lr(s) for s in (160, 180, 199)] == pytest.approx([0.1, 0.05, 0.0025])
+    assert [pace.lr(s) for s in (160, 180, 199)] == pytest.approx([0.3, 0.15, 0.0075])
     assert [pace.temperature(s) for s in (0, 20, 30, 40, 159, 160)] == pytest.approx([0, 0, 0.5, 1, 1, 0])
 
 

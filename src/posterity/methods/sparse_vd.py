@@ -10,7 +10,7 @@ A run has up to three parts, given as fractions of it:
                  trained network, which does as well)
     clipping     from ``clip_start`` on the means of weights that are gone count as zero already while training
     fine-tuning  the last ``finetune`` of the run: what is gone stays gone, the KL is switched off, and the survivors
-                 are trained on at a tenth of the learning rate
+                 are trained on at a lower learning rate
 
 The posterior is the Gaussian of the survivors, every other weight zero: ``compress`` makes it a smaller network.
 """
@@ -36,12 +36,9 @@ from posterity.methods.tempering import KLSchedule, LinearKL, kl_schedule
 from posterity.optim.schedules import Pace
 from posterity.probability.priors import LogUniform, Prior
 from posterity.run import Run
-from posterity.types import Plan, PosterityError, check_fraction
+from posterity.types import Plan, PosterityError, check_fraction, check_positive
 
 __all__ = ["SparseVD"]
-
-_FINETUNE_FACTOR = 0.1
-"""The fine-tuning's learning rate as a share of the base rate."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -53,6 +50,7 @@ class SparseVD(MeanField):
         clip_start: From this fraction of the run on, weights that are gone have no mean in training either; None for
             never.
         finetune: The last fraction of the run, for the survivors alone; 0 for none.
+        finetune_rate: The learning rate that fine-tuning starts with, as a share of the base rate.
         decay_start: The fraction of the run before fine-tuning at which the learning rate begins to fall to zero.
     """
 
@@ -62,6 +60,7 @@ class SparseVD(MeanField):
     threshold: float = 3.0
     clip_start: float | None = None
     finetune: float = 0.1
+    finetune_rate: float = 0.3
     decay_start: float = 0.5
 
     default_lr: ClassVar[float] = 1e-3
@@ -69,6 +68,7 @@ class SparseVD(MeanField):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fraction(finetune=self.finetune, decay_start=self.decay_start)
+        check_positive(finetune_rate=self.finetune_rate)
         if self.clip_start is not None and not 0 <= self.clip_start < 1 - self.finetune:
             raise PosterityError(
                 f"clip_start must lie between 0 and the beginning of fine-tuning ({1 - self.finetune:.2f}), "
@@ -97,7 +97,7 @@ class SparseVD(MeanField):
 
         def factor(step: int) -> float:
             if step >= tuning:
-                return _FINETUNE_FACTOR * (plan.steps - step) / (plan.steps - tuning)
+                return self.finetune_rate * (plan.steps - step) / (plan.steps - tuning)
             return min(1.0, (1 - step / tuning) / (1 - self.decay_start))
 
         def temperature(step: int) -> float:
