@@ -8,6 +8,10 @@ from posterity.methods.cyclical import Snapshot as Snapshot
 from posterity.methods.dropout import Dropout as Dropout
 from posterity.methods.group_sparse import GroupSparse as GroupSparse
 from posterity.methods.hwa import HWA as HWA
+from posterity.methods.ivon import IVON as IVON
+from posterity.methods.kfac import KFAC as KFAC
+from posterity.methods.kfac import NoisyKFAC as NoisyKFAC
+from posterity.methods.laplace import Laplace as Laplace
 from posterity.methods.map import MAP as MAP
 from posterity.methods.mean_field import MeanField as MeanField
 from posterity.methods.pruning import Pruning as Pruning
@@ -18,6 +22,8 @@ from posterity.methods.sparse_vd import SparseVD as SparseVD
 from posterity.methods.swa import SWA as SWA
 from posterity.methods.swag import SWAG as SWAG
 from posterity.methods.swag import SWAGCollector as SWAGCollector
+from posterity.methods.vogn import OGN as OGN
+from posterity.methods.vogn import VOGN as VOGN
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,
@@ -36,5 +42,11 @@ METHODS: dict[str, type[Method]] = {
     "sparse-vd": SparseVD,
     "ard": ARD,
     "group-sparse": GroupSparse,
+    "vogn": VOGN,
+    "ogn": OGN,
+    "ivon": IVON,
+    "kfac": KFAC,
+    "noisy-kfac": NoisyKFAC,
+    "laplace": Laplace,
 }
 """Every method by its name in the shell."""

@@ -128,7 +128,7 @@ def _run(
     enough: Callable[[], bool],
 ) -> None:
     """Feed the accumulator with chunks of draws until all are in or it has enough."""
-    if posterior.samples(1, generator) is None:
+    if compute not in posterior.ways and posterior.samples(1, generator) is None:
         block = compute.block or num_examples(inputs)
         for draw in posterior.draws(count, generator):
             sums.add(torch.cat([draw(part) for part in blocks(inputs, block)])[None])
@@ -174,14 +174,16 @@ class Passes:
 
     def chunks(self, count: int, generator: torch.Generator | None) -> Iterable[Weights]:
         """Draws stacked in chunks; those of the posterior's own seed are kept for the next call unless big."""
+        own = generator is None and count * sum(p.numel() for p in self.module.parameters()) <= _KEEP
+        if own and count in self.kept:
+            return self.kept[count]
         samples = self.posterior.samples(count, generator)
         if samples is None:
             raise PosterityError("this posterior's draws are not sets of weights")
         stacked = (stack(chunk) for chunk in batched(samples, self.chunk))
-        if generator is not None or count * sum(p.numel() for p in self.module.parameters()) > _KEEP:
+        if not own:
             return stacked
-        if count not in self.kept:
-            self.kept = {count: list(stacked)}
+        self.kept = {count: list(stacked)}
         return self.kept[count]
 
     def __call__(self, chunk: Weights, inputs: Inputs, way: Way) -> Tensor:
