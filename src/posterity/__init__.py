@@ -15,6 +15,7 @@ from posterity.layers import elbo as elbo
 from posterity.layers import kl as kl
 from posterity.layers import plain_moments as plain_moments
 from posterity.layers import variational as variational
+from posterity.methods import ARD as ARD
 from posterity.methods import HWA as HWA
 from posterity.methods import IVON as IVON
 from posterity.methods import KFAC as KFAC
@@ -30,12 +31,14 @@ from posterity.methods import VOGN as VOGN
 from posterity.methods import Cyclical as Cyclical
 from posterity.methods import Dropout as Dropout
 from posterity.methods import FastGeometric as FastGeometric
+from posterity.methods import GroupSparse as GroupSparse
 from posterity.methods import Laplace as Laplace
 from posterity.methods import MeanField as MeanField
 from posterity.methods import Method as Method
 from posterity.methods import NoisyKFAC as NoisyKFAC
 from posterity.methods import Pruning as Pruning
 from posterity.methods import Snapshot as Snapshot
+from posterity.methods import SparseVD as SparseVD
 from posterity.methods import SWAGCollector as SWAGCollector
 from posterity.posteriors import Mixture as Mixture
 from posterity.posteriors import Posterior as Posterior
