@@ -51,5 +51,8 @@ def global_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Run code that can only use torch's global generator (dropout masks, initialisers), and leave no trace of it."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond where CUDA is not started
+        if devices:
+            index = torch.cuda.current_device() if device.index is None else device.index
+            torch.cuda.default_generators[index].manual_seed(seed)
         yield

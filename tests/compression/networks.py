@@ -66,7 +66,7 @@ class Head(nn.Module):
         return self.out(torch.relu(self.norm(self.hidden(x))))
 
 
-def block(kind: str, width: int, draw: random.Random) -> tuple[nn.Module, int]:
+def block(kind: str, width: int, draw: random.Random, ceil: bool = True) -> tuple[nn.Module, int]:
     """A block that takes ``width`` channels, and how many it gives."""
     wide, act = draw.randint(2, 7), draw.choice([nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU])()
     bias = draw.random() < 0.7
@@ -96,7 +96,7 @@ def block(kind: str, width: int, draw: random.Random) -> tuple[nn.Module, int]:
         return Branches(conv(width, wide), conv(width, wide, padding=1, padding_mode="circular")), 2 * wide
     if kind in ("max", "average", "counted average"):
         pool = {
-            "max": nn.MaxPool2d(2, ceil_mode=True),
+            "max": nn.MaxPool2d(2, ceil_mode=ceil),
             "average": nn.AvgPool2d(3, 1, 1, count_include_pad=False),
             "counted average": nn.AvgPool2d(3, 1, 1),
         }[kind]
@@ -134,14 +134,14 @@ def sparsify(network: nn.Module, seed: int) -> nn.Module:
     return network
 
 
-def network(kinds: list[str], seed: int) -> nn.Module:
+def network(kinds: list[str], seed: int, ceil: bool = True) -> nn.Module:
     """A random network in float64, in evaluation mode."""
     draw = random.Random(seed)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         parts, width = [nn.Conv2d(CHANNELS, 5, 3, padding=1), nn.ReLU()], 5
         for kind in kinds:
-            part, width = block(kind, width, draw)
+            part, width = block(kind, width, draw, ceil)
             parts.append(part)
         body = nn.Sequential(*parts).double().eval()
         flat = body(torch.zeros(1, CHANNELS, SIZE, SIZE, dtype=torch.float64)).numel()

@@ -7,16 +7,18 @@ import torch
 from torch import nn
 
 from posterity.compression import compact, export, to_onnx, to_torch_export
-from posterity.compression.sparse import SparseLinear
+from posterity.compression.layers import PairedMaxPool2d, SparseLinear
 from posterity.types import PosterityError
 from tests.compression.networks import inputs, network
 
 
 @pytest.fixture(scope="module")
 def small():
-    masked = network(["conv", "residual", "branches", "depthwise", "max"], seed=5).float()
+    masked = network(["conv", "residual", "branches", "depthwise", "max"], seed=5, ceil=False).float()
     module = compact(masked, inputs().float()).module
     module.set_submodule("1.hidden", SparseLinear(module.get_submodule("1.hidden")))
+    pool = next(name for name, layer in module.named_modules() if isinstance(layer, nn.MaxPool2d))
+    module.set_submodule(pool, PairedMaxPool2d())
     return module
 
 

@@ -29,18 +29,31 @@ def test_packed_and_unpacked_is_exact(rows, columns, keep, seed):
 
 def only_entry(packed):
     """Form, bytes of the positions and bytes of the values of the one tensor."""
-    [[_, _, _, form, where, *_]] = packed["index"]
-    return form, where, len(packed["bytes"]) - where
+    [[_, _, shape, form, where, *_]] = packed["index"]
+    flags = -(-shape[0] // 8) + -(-shape[1] // 8)
+    return form, where, len(packed["bytes"]) - where - flags
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 254, 255, 256, 509, 510, 511, 1000])
 def test_gaps_around_the_skip_byte(zeros):
-    layer = nn.Linear(3000, 1, bias=False)
-    layer.weight.data.zero_()
-    layer.weight.data[0, zeros] = 1.5
-    layer.weight.data[0, zeros + 1 + zeros] = -2.5
+    layer = nn.Linear(2500, 2, bias=False)
+    layer.weight.data = torch.zeros(2, 2500)
+    layer.weight.data[0] = 1.0  # so that no column can be left out
+    layer.weight.data[1, zeros], layer.weight.data[1, 2 * zeros + 1] = 1.5, -2.5
     packed = files.pack(layer)
-    assert only_entry(packed) == ("gaps", 2 + 2 * (zeros // 255), 8)
+    assert torch.equal(files.unpack(packed, layer).weight, layer.weight)
+    where = torch.tensor([zeros, 2 * zeros + 1])
+    gaps = files._gaps(where)
+    assert len(gaps) == 2 + 2 * (zeros // 255)
+    assert files._positions("gaps", gaps, 2500).tolist() == where.tolist()
+
+
+def test_a_block_of_living_rows_and_columns_costs_only_itself():
+    layer = nn.Linear(800, 500, bias=False)
+    layer.weight.data = torch.zeros(500, 800)
+    layer.weight.data[100:383, 200:484] = torch.randn(283, 284, generator=torch.Generator().manual_seed(0))
+    packed = files.pack(layer)
+    assert only_entry(packed) == ("dense", 0, 4 * 283 * 284)
     assert torch.equal(files.unpack(packed, layer).weight, layer.weight)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from posterity.layers import kl, variational
 from posterity.layers.blocks import radial_entropy
 from posterity.layers.convert import LowRankFamily
-from posterity.layers.divergence import diagonal_kl, draw_with_kl
+from posterity.layers.divergence import diagonal_kl, draw_with_kl, moments_with_kl
 from posterity.probability import priors
 
 DOUBLE = torch.float64
@@ -96,8 +96,21 @@ def test_kl_gradients_of_the_fused_draw_are_those_of_autograd():
     torch.testing.assert_close(found, expected)
 
 
-def test_kl_is_that_of_the_parameters_now_whatever_was_drawn_before():
-    net = variational(linear(), estimator="reparameterised", init_std=0.1)
+def test_gradients_of_the_fused_moments_are_those_of_autograd():
+    mean, log_std = (torch.randn(6, dtype=DOUBLE, requires_grad=True) for _ in range(2))
+    for prior in (priors.Normal(0.7, 0.2), priors.Normal(torch.rand(6, dtype=DOUBLE) + 0.2)):
+        left, right = torch.randn(2, 6, dtype=DOUBLE)
+        center, variance, divergence = moments_with_kl(mean, log_std, prior)
+        found = torch.autograd.grad((center * left + variance * right).sum() + 0.3 * divergence, (mean, log_std))
+        expected_kl = dist.kl_divergence(dist.Normal(mean, log_std.exp()), dist.Normal(prior.mean, prior.std)).sum()
+        loss = (mean * left + (2 * log_std).exp() * right).sum() + 0.3 * expected_kl
+        torch.testing.assert_close(divergence, expected_kl)
+        torch.testing.assert_close(found, torch.autograd.grad(loss, (mean, log_std)))
+
+
+@pytest.mark.parametrize("estimator", ["reparameterised", "local", "flipout"])
+def test_kl_is_that_of_the_parameters_now_whatever_was_drawn_before(estimator):
+    net = variational(linear(), estimator=estimator, init_std=0.1)
     x = torch.randn(2, 4, dtype=DOUBLE)
     net(x)
     drawn = kl(net)  # made together with the draw

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from posterity.cli.compare import compare
 from posterity.cli.compress import compress
 from posterity.cli.evaluate import evaluate
 from posterity.cli.fit import fit
@@ -21,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (fit, evaluate, predict, compress, methods, data, models):
+for command in (compare, fit, evaluate, predict, compress, methods, data, models):
     app.command()(command)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 
 from posterity.compression.analysis import Analysis, Layer, analyse
 from posterity.compression.trace import (
+    Network,
     Shapes,
     arguments,
     clean,
@@ -48,7 +49,7 @@ class Compacted:
         constant: Whether nothing is left: the output is the same for every input.
     """
 
-    module: fx.GraphModule
+    module: Network
     not_followed: tuple[str, ...]
     constant: bool
 

@@ -5,7 +5,6 @@ A file appears only when it was written whole and gives the network's own output
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import logging
 import tempfile
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity import calling
-from posterity.compression.sparse import SparseLinear
+from posterity.compression.layers import with_plain_layers
 from posterity.compression.speed import rows
 from posterity.files import write_bytes
 from posterity.types import Inputs, PosterityError
@@ -33,7 +32,7 @@ def to_onnx(module: nn.Module, example: Inputs, path: str | Path, tolerance: flo
     """Write an ONNX file, after onnxruntime has given the same outputs from it.
 
     Args:
-        module: The network; layers that run sparse are written dense.
+        module: The network; layers of this package are written as the ordinary ones.
         example: Inputs to trace and compare with; the batch stays free.
         path: Where the file goes.
         tolerance: The largest difference allowed, relative to outputs above one.
@@ -62,7 +61,7 @@ def to_torch_export(module: nn.Module, example: Inputs, path: str | Path, tolera
     """Write a torch.export program (``.pt2``), after it was read back and gave the same outputs.
 
     Args:
-        module: The network; layers that run sparse are written dense.
+        module: The network; layers of this package are written as the ordinary ones.
         example: Inputs to trace and compare with; the batch stays free.
         path: Where the file goes.
         tolerance: The largest difference allowed, relative to outputs above one.
@@ -84,11 +83,8 @@ def to_torch_export(module: nn.Module, example: Inputs, path: str | Path, tolera
 
 
 def _ready(module: nn.Module, example: Inputs) -> tuple[nn.Module, Inputs]:
-    """A dense copy on the CPU, and a batch of three: sizes 0 and 1 are special to exporters."""
-    network = copy.deepcopy(module).eval().cpu()
-    for name, layer in list(network.named_modules()):
-        if isinstance(layer, SparseLinear):
-            network.set_submodule(name, layer.dense())
+    """A copy on the CPU made of torch's own layers, and a batch of three: 0 and 1 are special to exporters."""
+    network = with_plain_layers(module).eval().cpu()
     return network, calling.map_inputs(rows(example, 3), lambda tensor: tensor.cpu())
 
 

@@ -1,11 +1,12 @@
 """Compressed networks on disk: only the weights that are left, and where they are.
 
-Every tensor of a network takes the smallest of three forms, in bytes:
+A weight [rows, columns] (all but its first dimension in one) is first cut down to the block of rows and columns that
+hold anything, one bit each to say which; its n entries, nnz of them not zero, then take the smallest of three forms:
 
-    dense     all values                           n · size
-    bitmap    one bit a position, then the values  n/8 + nnz · size
+    dense     all values                           n · size bytes
+    bitmap    one bit an entry, then the values    n/8 + nnz · size
     gaps      the zeros before each value as bytes (255 = "255 zeros, no value yet"), then the values
-                                                   nnz + n_skips + nnz · size
+                                                   nnz + skips + nnz · size
 
 Values are exact, or quantised: symmetric and uniform, b bits a weight, one step Δ a tensor,
 
@@ -144,26 +145,32 @@ Facts = tuple[str, list[int], str, int, int, float]
 """Type, shape, form, bytes of the positions, bits a value (0 for exact ones), and their step Δ."""
 
 
-def _pack_tensor(value: Tensor, bits: int | None) -> tuple[Facts, Tensor, Tensor]:
-    """What to know of a tensor, where its values belong, and the values."""
-    flat, size = value.reshape(-1), bits / 8 if bits else value.element_size()
-    kept = flat.nonzero().squeeze(1)
+def _pack_tensor(value: Tensor, bits: int | None) -> tuple[Facts, Tensor, Tensor, Tensor]:
+    """What to know of a tensor, which rows and columns are alive, where its values belong there, and the values."""
+    matrix = _as_matrix(value)
+    rows, columns = (matrix != 0).any(1), (matrix != 0).any(0)
+    block = matrix[rows][:, columns].reshape(-1)
+    kept, size = block.nonzero().squeeze(1), bits / 8 if bits else value.element_size()
     positions = {
         "dense": torch.empty(0, dtype=torch.uint8),
-        "bitmap": torch.from_numpy(np.packbits((flat != 0).numpy())),
+        "bitmap": _pack_flags(block != 0),
         "gaps": _gaps(kept),
     }
-    costs = {
-        form: len(where) + (len(flat) if form == "dense" else len(kept)) * size for form, where in positions.items()
-    }
+    costs = {name: len(w) + (len(block) if name == "dense" else len(kept)) * size for name, w in positions.items()}
     form = min(costs, key=lambda name: costs[name])
-    values, step = (flat if form == "dense" else flat[kept]), 0.0
+    values, step = (block if form == "dense" else block[kept]), 0.0
     if bits:
         codes, step = quantise(values, bits)
         values = _pack_bits(codes, bits)
     where = positions[form]
     facts = (str(value.dtype).removeprefix("torch."), list(value.shape), form, len(where), bits or 0, step)
-    return facts, where, values.contiguous().view(torch.uint8)
+    alive = torch.cat([_pack_flags(rows), _pack_flags(columns)])
+    return facts, alive, where, values.contiguous().view(torch.uint8)
+
+
+def _as_matrix(value: Tensor) -> Tensor:
+    """[rows, columns]; a vector is one row."""
+    return value.reshape(len(value), -1) if value.dim() > 1 and value.numel() else value.reshape(1, -1)
 
 
 class _Cursor:
@@ -176,19 +183,25 @@ class _Cursor:
         self.at += count
         return self.content[self.at - count : self.at].clone()  # a clone is aligned for any type
 
+    def flags(self, count: int) -> Tensor:
+        return _unpack_flags(self.take(-(-count // 8)), count)
+
 
 def _unpack_tensor(
     cursor: _Cursor, type_name: str, shape: list[int], form: str, where_bytes: int, bits: int, step: float
 ) -> Tensor:
-    dtype, count = getattr(torch, type_name), math.prod(shape)
-    where = _positions(form, cursor.take(where_bytes), count)
+    full = torch.zeros(shape, dtype=getattr(torch, type_name))
+    matrix = _as_matrix(full)
+    rows, columns = (cursor.flags(count).nonzero().squeeze(1) for count in matrix.shape)
+    where = _positions(form, cursor.take(where_bytes), len(rows) * len(columns))
     if bits:
         values = _unpack_bits(cursor.take(-(-len(where) * bits // 8)), bits, len(where)).double() * step
     else:
-        values = cursor.take(len(where) * dtype.itemsize).view(dtype)
-    full = torch.zeros(count, dtype=dtype)
-    full[where] = values.to(dtype)
-    return full.reshape(shape)
+        values = cursor.take(len(where) * full.element_size()).view(full.dtype)
+    block = torch.zeros(len(rows) * len(columns), dtype=full.dtype)
+    block[where] = values.to(full.dtype)
+    matrix[rows[:, None], columns] = block.view(len(rows), len(columns))  # a view of ``full``
+    return full
 
 
 def _positions(form: str, where: Tensor, count: int) -> Tensor:
@@ -196,7 +209,7 @@ def _positions(form: str, where: Tensor, count: int) -> Tensor:
     if form == "dense":
         return torch.arange(count)
     if form == "bitmap":
-        return torch.from_numpy(np.unpackbits(where.numpy(), count=count)).nonzero().squeeze(1)
+        return _unpack_flags(where, count).nonzero().squeeze(1)
     gaps = where.long()
     ends = torch.where(gaps == _SKIP, _SKIP, gaps + 1).cumsum(0) - 1
     return ends[gaps != _SKIP]
@@ -209,6 +222,14 @@ def _gaps(where: Tensor) -> Tensor:
     gaps = torch.full((int(skips.sum()) + len(where),), _SKIP, dtype=torch.uint8)
     gaps[(skips + 1).cumsum(0) - 1] = (zeros % _SKIP).to(torch.uint8)
     return gaps
+
+
+def _pack_flags(flags: Tensor) -> Tensor:
+    return torch.from_numpy(np.packbits(flags.numpy()))
+
+
+def _unpack_flags(packed: Tensor, count: int) -> Tensor:
+    return torch.from_numpy(np.unpackbits(packed.numpy(), count=count))
 
 
 def _pack_bits(codes: Tensor, bits: int) -> Tensor:

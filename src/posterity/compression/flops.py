@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from posterity import calling
-from posterity.compression.sparse import SparseLinear
+from posterity.compression.layers import SparseLinear
 from posterity.compression.speed import rows
 from posterity.types import Inputs
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from posterity import calling, masks
 from posterity.calling import InputSpec
@@ -23,10 +23,10 @@ from posterity.compression import files
 from posterity.compression.compact import Compacted, compact
 from posterity.compression.files import Bits
 from posterity.compression.flops import flops
+from posterity.compression.layers import SparseLinear, with_faster_layers
 from posterity.compression.report import Compression, LayerReport
-from posterity.compression.sparse import SparseLinear, with_sparse_layers
 from posterity.compression.speed import ratio, rows, timings
-from posterity.compression.trace import trace
+from posterity.compression.trace import Network, trace
 from posterity.files import write_state
 from posterity.masks import Masks
 from posterity.posteriors.base import Posterior, WeightPosterior
@@ -36,13 +36,13 @@ from posterity.types import Inputs, Params, PosterityError
 __all__ = ["CompressedNetwork", "accuracy", "compress"]
 
 _BATCHES = (1, 128)
-_DENSE = "masked dense"
+_REFERENCE, _DENSE, _COMPACTED = "as it was", "masked dense", "compacted"
 _NOISE = 1.05
 """Times closer than this are called equal: two timings of one network differ by up to 3%."""
 _DEFAULT_LOG_ALPHA = 3.0
 
 
-class CompressedNetwork(fx.GraphModule):
+class CompressedNetwork(Network):
     """An ordinary, smaller network that knows how it came about."""
 
     @property
@@ -242,7 +242,7 @@ class Choice:
     """The form of the masked network that was chosen, and its times."""
 
     form: str
-    network: fx.GraphModule
+    network: Network
     latency: dict[int, tuple[float, float]]
     notes: tuple[str, ...]
 
@@ -250,30 +250,29 @@ class Choice:
 def _fastest(masked: nn.Module, example: Inputs) -> Choice:
     """The form that is fastest, among those nowhere slower than the masked dense network."""
     compacted = compact(masked, example)
-    forms = {"compacted": compacted.module, **_variants(masked, compacted.module, example)}
-    times = {batch: timings({_DENSE: masked, **forms}, rows(example, batch)) for batch in _BATCHES}
-    ratios = {name: [ratio(t[name], t[_DENSE]) for t in times.values()] for name in forms}
-    notes = _notes(compacted)
+    forms = _forms(masked, compacted.module, example)
+    times = {batch: timings({_REFERENCE: masked, **forms}, rows(example, batch)) for batch in _BATCHES}
+    ratios = {name: [ratio(t[name], t[_REFERENCE]) for t in times.values()] for name in forms}
     allowed = [name for name in forms if max(ratios[name]) <= _NOISE]
     best = min(allowed, key=lambda name: sum(ratios[name]), default=_DENSE)
-    if best == _DENSE:
-        worst = max(ratios["compacted"])
-        notes += (f"the compacted network takes {worst:.2f}× the time of the masked one, so the dense form is kept",)
-        forms[_DENSE] = trace(masked).to(_device(masked))
-    medians = {b: (statistics.median(t[_DENSE]), statistics.median(t[best])) for b, t in times.items()}
+    notes = _notes(compacted)
+    if not best.startswith(_COMPACTED):
+        worst = max(ratios[_COMPACTED])
+        notes += (f"the compacted network takes up to {worst:.2f}× the time of the masked one: the dense form is kept",)
+    medians = {b: (statistics.median(t[_REFERENCE]), statistics.median(t[best])) for b, t in times.items()}
     return Choice(best, forms[best], medians, notes)
 
 
-def _variants(masked: nn.Module, compacted: fx.GraphModule, example: Inputs) -> dict[str, fx.GraphModule]:
-    """Other ways to run the compacted network: reading all inputs, or with some layers sparse."""
-    forms = {}
+def _forms(masked: nn.Module, compacted: Network, example: Inputs) -> dict[str, Network]:
+    """All ways to run the masked network: dense or compacted, reading all inputs or some, with faster layers or not."""
+    forms = {_COMPACTED: compacted, _DENSE: trace(masked).to(_device(masked))}
     if "select_" in compacted.code:
-        forms["compacted, all inputs read"] = compact(masked, example, select_inputs=False).module
+        forms[f"{_COMPACTED}, all inputs read"] = compact(masked, example, select_inputs=False).module
     if _device(masked).type == "cpu":
-        for name, network in {"compacted": compacted, **forms}.items():
-            sparse, layers = with_sparse_layers(network, example, _BATCHES)
+        for name, network in list(forms.items()):
+            faster, layers = with_faster_layers(network, example, _BATCHES)
             if layers:
-                forms[f"{name}, partly sparse"] = sparse
+                forms[f"{name}, faster layers"] = faster
     return forms
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posterity.curvature.outer import Workspace
 from posterity.types import Params, PosterityError
@@ -33,6 +33,15 @@ class Pass:
         self.weight = weight
         self.examples: int | None = None
         self.reported: dict[str, object] = {}
+
+    def check_complete(self, layers: Mapping[str, nn.Module], with_gradient: Collection[Tensor]) -> None:
+        """Refuse a pass in which a parameter got a gradient and its layer did not report."""
+        silent = [(label, layer) for label, layer in layers.items() if label not in self.reported]
+        if silent:
+            got = {id(p) for p in with_gradient}
+            for label, layer in silent:
+                if any(id(p) in got for p in layer.parameters()):
+                    raise PosterityError(f"a parameter of {label} was used outside its forward, unwatched")
 
 
 class Sink:

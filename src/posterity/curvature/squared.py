@@ -12,7 +12,7 @@ of ĥ as the backward pass goes by; nothing is left on the module afterwards.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,47 +90,39 @@ class SquareCapture:
     Args:
         module: Whose layers to watch. Layers without a rule of their own are run again by vmap, with a warning.
         sums: Where to add, by parameter name; fresh zeros by default.
+        skip: Names of layers to leave alone.
     """
 
-    def __init__(self, module: nn.Module, sums: Params | None = None) -> None:
+    def __init__(self, module: nn.Module, sums: Params | None = None, skip: Collection[str] = ()) -> None:
         _check_used_once(module)
-        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        self.sums = {name: _zeros(p) for name, p in trainable.items()} if sums is None else sums
+        self.sums: Params = {}
         self._pass = Pass()
         self._units: dict[str, nn.Module] = {}
         self._forwards: list[tuple[nn.Module, Forward]] = []
-        for prefix, unit in _units(module):
+        for prefix, unit in units(module):
+            if prefix in skip:
+                continue
             label = f"{prefix or 'the module'} ({type(unit).__name__})"
-            names = [name for name, p in unit.named_parameters() if p.requires_grad]
-            own = {name: self.sums[f"{prefix}.{name}" if prefix else name] for name in names}
+            own = {name: p for name, p in unit.named_parameters() if p.requires_grad}
+            named = {name: f"{prefix}.{name}" if prefix else name for name in own}
+            self.sums.update({named[name]: _zeros(p) if sums is None else sums[named[name]] for name, p in own.items()})
+            sink = Sink(label, {name: self.sums[named[name]] for name in own}, self._pass)
             self._units[label] = unit
-            self._forwards.append((unit, _rule(unit, label)(unit, unit.forward, Sink(label, own, self._pass))))
+            self._forwards.append((unit, _rule(unit, label)(unit, unit.forward, sink)))
 
     @contextmanager
     def on(self, weight: float = 1.0) -> Iterator[None]:
         """Watch one backward pass, of a loss that was multiplied by ``weight``."""
         self._pass.restart(weight)
-        before: list[Forward | None] = [unit.__dict__.get("forward") for unit, _ in self._forwards]
-        for unit, forward in self._forwards:
-            unit.__dict__["forward"] = forward
-        try:
+        with replaced_forwards(self._forwards):
             yield
-        finally:
-            for (unit, _), own in zip(self._forwards, before, strict=True):
-                if own is None:
-                    del unit.__dict__["forward"]
-                else:
-                    unit.__dict__["forward"] = own
 
     def check_complete(self, with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient without its layer being called."""
-        got = {id(p) for p in with_gradient}
-        for label, unit in self._units.items():
-            if label not in self._pass.reported and any(id(p) in got for p in unit.parameters()):
-                raise PosterityError(f"a parameter of {label} was used outside its forward, where no square can be had")
+        self._pass.check_complete(self._units, with_gradient)
 
 
-def _units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+def units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """The lowest modules that own trainable parameters, by name; what lies below one belongs to it."""
     lists = (nn.ParameterList, nn.ParameterDict)
     owners = [module, *(child for child in module.children() if isinstance(child, lists))]
@@ -138,7 +130,7 @@ def _units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module
         yield prefix, module
         return
     for name, child in module.named_children():
-        yield from _units(child, f"{prefix}.{name}" if prefix else name)
+        yield from units(child, f"{prefix}.{name}" if prefix else name)
 
 
 def _rule(unit: nn.Module, label: str) -> Rule:
@@ -162,6 +154,22 @@ def _check_used_once(module: nn.Module) -> None:
             raise PosterityError(
                 f"{seen[id(p)]!r} and {name!r} are one parameter, and squared gradients need each to be used once"
             )
+
+
+@contextmanager
+def replaced_forwards(forwards: Sequence[tuple[nn.Module, Forward]]) -> Iterator[None]:
+    """Give modules other forwards for the time of the context."""
+    before: list[Forward | None] = [module.__dict__.get("forward") for module, _ in forwards]
+    for module, forward in forwards:
+        module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        for (module, _), own in zip(forwards, before, strict=True):
+            if own is None:
+                del module.__dict__["forward"]
+            else:
+                module.__dict__["forward"] = own
 
 
 @contextmanager

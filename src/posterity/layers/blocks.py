@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.layers.divergence import diagonal_kl, draw_with_kl
+from posterity.layers.divergence import diagonal_kl, draw_with_kl, moments_with_kl
 from posterity.layers.estimators import deviation
 from posterity.layers.slots import Slots
 from posterity.probability.gaussians import FullNormal, LowRankNormal
@@ -84,7 +84,13 @@ class Block(nn.Module):
 
 
 class Diagonal(Block):
-    """Independent weights; how their noise enters a pass is the estimator's matter."""
+    """Independent weights; how their noise enters a pass is the estimator's matter.
+
+    Against a Normal prior a noisy pass brings the KL with it. That is handed out once, and only while the parameters
+    are still those of the pass.
+    """
+
+    _ready: tuple[tuple[int, int], Tensor] | None = None
 
     def __init__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> None:
         super().__init__(slots, mean, prior, fixed)
@@ -101,6 +107,9 @@ class Diagonal(Block):
 
     def kl(self) -> Tensor:
         """KL(q‖p), summed."""
+        ready, self._ready = self._ready, None
+        if ready and ready[0] == self._stamp() and ready[1].requires_grad == torch.is_grad_enabled():
+            return ready[1]
         return diagonal_kl(self.mean, self.log_std, self._prior())
 
     def kl_each(self) -> Tensor:
@@ -112,36 +121,27 @@ class Diagonal(Block):
             each.append(diagonal_kl(mean, log_std, _mapped(prior, operator.itemgetter(part))))
         return torch.stack(each)
 
-
-class Sampled(Diagonal):
-    """Reparameterised: one draw of the weights for the whole batch, made together with the KL.
-
-    The KL that a draw brings with it is handed out once, and only while the parameters are still those of the draw.
-    """
-
-    _ready: tuple[tuple[int, int], Tensor] | None = None
-
-    def draw(self) -> Tensor:
-        """mean + std ⊙ ε."""
-        match self._prior():
-            case Normal() as prior:
-                weights, divergence = draw_with_kl(self.mean, self.log_std, prior)
-                self._ready = (self._stamp(), divergence)
-                return weights
-        return super().draw()
-
-    def kl(self) -> Tensor:
-        """KL(q‖p), summed."""
-        ready, self._ready = self._ready, None
-        if ready and ready[0] == self._stamp() and ready[1].requires_grad == torch.is_grad_enabled():
-            return ready[1]
-        return super().kl()
+    def _keep(self, divergence: Tensor) -> None:
+        self._ready = (self._stamp(), divergence)
 
     def _stamp(self) -> tuple[int, int]:
         return self.mean._version, self.log_std._version
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_ready": None}
+
+
+class Sampled(Diagonal):
+    """Reparameterised: one draw of the weights for the whole batch."""
+
+    def draw(self) -> Tensor:
+        """mean + std ⊙ ε."""
+        match self._prior():
+            case Normal() as prior:
+                weights, divergence = draw_with_kl(self.mean, self.log_std, prior)
+                self._keep(divergence)
+                return weights
+        return super().draw()
 
 
 class Local(Diagonal):
@@ -151,6 +151,11 @@ class Local(Diagonal):
 
     def noisy(self) -> dict[str, Tensor]:
         """Means and variances."""
+        match self._prior():
+            case Normal() as prior:
+                mean, variance, divergence = moments_with_kl(self.mean, self.log_std, prior)
+                self._keep(divergence)
+                return {"_mean": mean, "_variance": variance}
         return {"_mean": self.mean, "_variance": (2 * self.log_std).exp()}
 
 

@@ -1,4 +1,4 @@
-"""Draws of a diagonal Gaussian and its KL against a Normal prior, with gradients in closed form.
+"""Draws and moments of a diagonal Gaussian together with its KL against a Normal prior, gradients in closed form.
 
 For w ~ N(mean, exp(log_std)²) and prior N(m, s²), over all weights at once:
 
@@ -7,8 +7,8 @@ For w ~ N(mean, exp(log_std)²) and prior N(m, s²), over all weights at once:
     ∂KL/∂mean    = (mean − m)/s²
     ∂KL/∂log_std = exp(2 log_std)/s² − 1
 
-On a CPU a step of a small network is bound by passes over its weights, so ``draw_with_kl`` does both in one go: the
-exponential is taken once, and backward adds the two gradients as it writes them.
+On a CPU a step of a small network is bound by passes over its weights. So the KL is made together with what a pass puts
+into the network: the exponential is taken once, and backward adds the two gradients as it writes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from posterity.probability.gaussians import DiagonalNormal
 from posterity.probability.kl import kl_divergence
 from posterity.probability.priors import Normal, Prior
 
-__all__ = ["diagonal_kl", "draw_with_kl"]
+__all__ = ["diagonal_kl", "draw_with_kl", "moments_with_kl"]
 
 Hyper = float | Tensor
 
@@ -35,49 +35,83 @@ def diagonal_kl(mean: Tensor, log_std: Tensor, prior: Prior) -> Tensor:
     Priors without a closed form are estimated with one fresh draw, which is unbiased.
     """
     match prior:
-        case Normal(std=std, mean=center):
-            return _NormalKL.apply(mean, log_std, center, std)
+        case Normal():
+            return moments_with_kl(mean, log_std, prior)[-1]
     return kl_divergence(DiagonalNormal(mean, log_std.exp()), prior)
 
 
 def draw_with_kl(mean: Tensor, log_std: Tensor, prior: Normal) -> tuple[Tensor, Tensor]:
     """One draw of the weights, and KL(q‖p)."""
-    return _DrawWithKL.apply(mean, log_std, prior.mean, prior.std)
+    return _Draw.apply(mean, log_std, prior.mean, prior.std)
 
 
-class _NormalKL(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, prior_std: Hyper) -> Tensor:
-        offset, std = _offset(mean, center), log_std.exp()
-        ctx.save_for_backward(offset, std)
-        ctx.precision = prior_std**-2
-        return _value(offset, std, log_std, prior_std)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        offset, std = ctx.saved_tensors
-        factor = grad * ctx.precision
-        return offset * factor, (std * std).mul_(factor).sub_(grad), None, None
+def moments_with_kl(mean: Tensor, log_std: Tensor, prior: Normal) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance of the weights, and KL(q‖p)."""
+    return _Moments.apply(mean, log_std, prior.mean, prior.std)
 
 
-class _DrawWithKL(torch.autograd.Function):
+class _Draw(torch.autograd.Function):
+    """∂draw/∂log_std is the deviation itself."""
+
     @staticmethod
     def forward(ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, prior_std: Hyper) -> tuple[Tensor, Tensor]:
         offset, std = _offset(mean, center), log_std.exp()
-        step = torch.randn_like(mean).mul_(std)
-        ctx.save_for_backward(offset, std, step)
+        deviation = torch.randn_like(mean).mul_(std)
+        ctx.save_for_backward(offset, std, deviation)
         ctx.precision = prior_std**-2
-        return mean + step, _value(offset, std, log_std, prior_std)
+        return mean + deviation, _value(offset, std, log_std, prior_std)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_kl: Tensor) -> tuple[Tensor | None, ...]:
-        offset, std, step = ctx.saved_tensors
+        offset, std, deviation = ctx.saved_tensors
+        grad_kl = _number(grad_kl)
         factor = grad_kl * ctx.precision
-        grad_log_std = std * factor
-        torch.addcmul(-grad_kl, std, grad_log_std, out=grad_log_std).addcmul_(step, grad)
-        return torch.addcmul(grad, offset, factor), grad_log_std, None, None
+        grad_log_std = _add_product_(deviation * grad, std, std, factor).sub_(grad_kl)
+        return _add_scaled(grad, offset, factor), grad_log_std, None, None
+
+
+class _Moments(torch.autograd.Function):
+    """∂variance/∂log_std is twice the variance."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, prior_std: Hyper
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        offset, std = _offset(mean, center), log_std.exp()
+        divergence = _value(offset, std, log_std, prior_std)
+        variance = std.mul_(std)
+        ctx.save_for_backward(offset, variance)
+        ctx.precision = prior_std**-2
+        return mean.view_as(mean), variance, divergence
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, grad_variance: Tensor, grad_kl: Tensor) -> tuple[Tensor | None, ...]:
+        offset, variance = ctx.saved_tensors
+        grad_kl = _number(grad_kl)
+        factor = grad_kl * ctx.precision
+        grad_log_std = (2 * grad_variance).add_(factor).mul_(variance).sub_(grad_kl)
+        return _add_scaled(grad, offset, factor), grad_log_std, None, None
+
+
+def _number(value: Tensor) -> Any:
+    """A plain number on a CPU, where it makes kernels faster; on a GPU reading it would wait for the device."""
+    return value.item() if value.device.type == "cpu" and not torch.compiler.is_compiling() else value
+
+
+def _add_scaled(base: Tensor, values: Tensor, factor: Hyper) -> Tensor:
+    """base + factor ⊙ values in one pass."""
+    if isinstance(factor, Tensor):
+        return torch.addcmul(base, values, factor)
+    return torch.add(base, values, alpha=factor)
+
+
+def _add_product_(base: Tensor, left: Tensor, right: Tensor, factor: Hyper) -> Tensor:
+    """base + factor ⊙ left ⊙ right, in place."""
+    if isinstance(factor, Tensor):
+        return base.addcmul_(left, right * factor)
+    return base.addcmul_(left, right, value=factor)
 
 
 def _offset(mean: Tensor, center: Hyper) -> Tensor:

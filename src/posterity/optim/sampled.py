@@ -22,11 +22,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posterity.optim.flat_group import FlatGroup, PerWeight
+from posterity.posteriors import DiagonalGaussian, Empirical, WeightPosterior
+from posterity.probability.likelihoods import Categorical, Likelihood
 from posterity.random import generator_for
-from posterity.types import PosterityError
+from posterity.types import Params, PosterityError
 
 Group = dict[str, Any]
 
@@ -108,16 +110,19 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state: torch puts new tensors into ``state``, whose values go back into the vectors."""
+        """Continue from a state: torch puts new tensors into ``state``, whose values go back into our own."""
+        own = {p: dict(self.state[p]) for flat in self._flat for p in flat.params}
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        for p, tensors in own.items():
+            if self.state[p].keys() != tensors.keys():
+                raise PosterityError(
+                    f"the state holds {sorted(self.state[p])} of a parameter, this optimizer {sorted(tensors)}"
+                )
+            for name, tensor in tensors.items():
+                tensor.copy_(self.state[p][name])
+            self.state[p] = tensors
         if self._owns_generator and "generator" in state_dict:
             self._generator.set_state(state_dict["generator"].cpu())
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        for group, flat in zip(self.param_groups, self._flat, strict=True):
-            flat.params = group["params"]
-            for i, p in enumerate(flat.params):
-                for name, value in self.state[p].items():
-                    flat.views(name)[i].copy_(value)
-            self._publish(group, flat)
         self._entries = 0
 
     @contextmanager
@@ -159,8 +164,10 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _collect(self, weight: float) -> None:
-        if all(p.grad is None for flat in self._flat for p in flat.params):
+        with_gradient = [p for flat in self._flat for p in flat.params if p.grad is not None]
+        if not with_gradient:
             raise PosterityError("no gradient arrived: call loss.backward() inside `with optimizer.sampled_weights()`")
+        self._check(with_gradient)
         for group, flat in zip(self.param_groups, self._flat, strict=True):
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in flat.params]
             _drop_gradients(flat)
@@ -194,9 +201,43 @@ class SampledOptimizer(torch.optim.Optimizer):
             self._update(group, flat)
         self._entries = 0
 
+    def posterior(self, module: nn.Module, likelihood: Likelihood | None = None) -> WeightPosterior:
+        """The posterior that the optimizer has reached, over the parameters of the module it trains.
+
+        Args:
+            module: The network whose parameters these are.
+            likelihood: How targets arise from its outputs; class logits if not given.
+        """
+        likelihood = likelihood or Categorical()
+        std = self._stds(module)
+        mean = {name: p.detach() for name, p in module.named_parameters()}
+        return DiagonalGaussian(module, likelihood, mean, std) if std else Empirical(module, likelihood, [mean])
+
+    def moments(self, module: nn.Module) -> tuple[Params, Params]:
+        """Mean and marginal variance of every parameter, by name; zero variance where it is deterministic."""
+        posterior = self.posterior(module)
+        return posterior.mean(), posterior.variance()
+
+    @torch.no_grad()
+    def _stds(self, module: nn.Module) -> Params:
+        """Standard deviations of the parameters that have one, by their names in the module."""
+        found: dict[int, Tensor] = {}
+        for group, flat in zip(self.param_groups, self._flat, strict=True):
+            std = self._std(group, flat)
+            if std is not None:
+                found |= dict(zip(map(id, flat.params), flat.layout.unflatten(std).values(), strict=True))
+        return {name: found[id(p)] for name, p in module.named_parameters() if id(p) in found}
+
+    def _by_name(self, name: str) -> Params:
+        """A vector's views of all groups, by parameter name."""
+        return {key: v for flat in self._flat for key, v in zip(flat.layout.names, flat.views(name), strict=True)}
+
     def _watch(self, weight: float) -> AbstractContextManager[Any]:
         """What else must be on during the user's forward and backward pass."""
         return nullcontext()
+
+    def _check(self, with_gradient: list[Tensor]) -> None:
+        """Refuse a pass whose statistics cannot be had."""
 
     def _prepare(self, group: Group, flat: FlatGroup) -> None:
         """Set up the vectors of a new group."""
@@ -216,6 +257,10 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def _update(self, group: Group, flat: FlatGroup) -> None:
         """Change the parameters and the state from the accumulated means."""
+        raise NotImplementedError
+
+    def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
+        """The standard deviation of every weight of a group; None for weights without noise."""
         raise NotImplementedError
 
 

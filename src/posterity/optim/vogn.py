@@ -25,13 +25,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from posterity.curvature.squared import SquareCapture
 from posterity.optim.flat_group import FlatGroup, PerWeight
+from posterity.optim.modules import check_training_mode, module_groups
 from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
-from posterity.types import Params, PosterityError, check_fraction, check_positive
+from posterity.types import PosterityError, check_fraction, check_positive
 
 
 class VOGN(SampledOptimizer):
@@ -83,7 +82,6 @@ class VOGN(SampledOptimizer):
                 f"lr, damping and init_precision must not be negative, got {lr!r}, {damping!r}, {init_precision!r}"
             )
         self.module = module
-        self._sensitive = any(isinstance(m, (_BatchNorm, _DropoutNd)) for m in module.modules())
         defaults = {
             "lr": lr,
             "beta1": beta1,
@@ -96,18 +94,14 @@ class VOGN(SampledOptimizer):
             "noisy": self.noisy,
         }
         super().__init__(
-            _groups(module, stochastic_batchnorm),
+            module_groups(module, stochastic_batchnorm),
             defaults,
             num_data=num_data * augmentation_factor if num_data else num_data,
             prior_precision=prior_precision,
             prior_mean=prior_mean,
             generator=generator,
         )
-        self._capture = SquareCapture(module, self._square_sums())
-
-    def _square_sums(self) -> Params:
-        named = (zip(flat.layout.names, flat.views("square"), strict=True) for flat in self._flat)
-        return {name: view for group in named for name, view in group}
+        self._capture = SquareCapture(module, self._by_name("square"))
 
     def _prepare(self, group: Group, flat: FlatGroup) -> None:
         flat["curvature"].fill_(group["init_precision"] or 0.0)
@@ -117,7 +111,7 @@ class VOGN(SampledOptimizer):
         flat.put("square", both[1])
 
     def _precision(self, group: Group, flat: FlatGroup, delta: float | Tensor) -> Tensor:
-        """s + δ̃ + γ."""
+        """s + δ̃ + γ, in the scratch vector."""
         return torch.add(flat["curvature"], delta + group["damping"], out=flat["scratch"])
 
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
@@ -132,15 +126,24 @@ class VOGN(SampledOptimizer):
         torch._foreach_addcdiv_(flat.params, flat.views("noise"), flat.views("scratch"), value=scale)
 
     def _watch(self, weight: float) -> AbstractContextManager[Any]:
-        if self._sensitive and not self.module.training:
-            raise PosterityError("the module is in eval mode, where BatchNorm and Dropout differ: call module.train()")
+        check_training_mode(self.module)
         return self._capture.on(weight)
+
+    def _check(self, with_gradient: list[Tensor]) -> None:
+        self._capture.check_complete(with_gradient)
 
     def _add(self, group: Group, flat: FlatGroup, gradients: list[Tensor], weight: float) -> None:
         if self._entries == 0:
             torch._foreach_copy_(flat.views("gradient"), gradients)
         else:
             torch._foreach_add_(flat.views("gradient"), gradients)
+
+    def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
+        """√(τ / (Nρ (s + δ̃ + γ)))."""
+        if not group["noisy"]:
+            return None
+        precision = flat["curvature"] + (scaled_precision(group, flat) + group["damping"])
+        return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
 
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
         return [flat["statistics"]]
@@ -163,26 +166,3 @@ class OGN(VOGN):
     """Online Gauss-Newton: VOGN at the mean, without noise; its posterior is a point."""
 
     noisy = False
-
-
-def _groups(module: nn.Module, stochastic_batchnorm: bool) -> list[Group]:
-    """One group of all parameters; BatchNorm's own in a second one without noise and prior, unless asked."""
-    fixed = {
-        f"{name}.{key}" if name else key
-        for name, m in module.named_modules()
-        if isinstance(m, _BatchNorm) and not stochastic_batchnorm
-        for key, _ in m.named_parameters()
-    }
-    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    if not named:
-        raise PosterityError("the module has no parameters that need gradients")
-    groups: list[Group] = [
-        {"params": [pair for pair in named if pair[0] not in fixed]},
-        {
-            "params": [pair for pair in named if pair[0] in fixed],
-            "noisy": False,
-            "prior_precision": 0.0,
-            "prior_mean": 0.0,
-        },
-    ]
-    return [group for group in groups if group["params"]]

@@ -1,1 +1,1 @@
-"""Pictures, tables and the page: takes results, never models."""
+"""Results made visible: plots, tables, the page; takes results, never models."""

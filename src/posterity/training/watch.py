@@ -53,7 +53,7 @@ class Watch:
         """The epoch's figures; starts the next epoch's sums."""
         loss = torch.as_tensor(self.loss) / self.steps
         ranks.average_([loss])
-        figures = {"loss": float(loss), "lr": float(run.optimizer.param_groups[0]["lr"])}
+        figures = {"loss": float(loss) / run.members, "lr": float(run.optimizer.param_groups[0]["lr"])}
         if self.likelihood.classifies:
             right = self.likelihood.probs(self.outputs).argmax(-1) == self.targets.view(
                 self.outputs.shape[:1] + self.targets.shape[1:]

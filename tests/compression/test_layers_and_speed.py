@@ -6,7 +6,7 @@ from torch import nn
 
 from posterity.compression import compact, speed
 from posterity.compression.flops import flops
-from posterity.compression.sparse import SparseLinear, with_sparse_layers
+from posterity.compression.layers import PairedMaxPool2d, SparseLinear, with_faster_layers, with_plain_layers
 
 
 def pruned(out, inner, keep, bias=True):
@@ -25,22 +25,44 @@ def test_sparse_layer_computes_the_dense_one(keep, bias, shape):
     x = torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(sparse(x), dense(x))
     assert sparse.kept == int((dense.weight != 0).sum())
-    back = sparse.dense()
+    back = sparse.plain()
     assert torch.equal(back.weight, dense.weight)
     torch.testing.assert_close(copy.deepcopy(sparse)(x), sparse(x), rtol=0, atol=0)
+    torch.testing.assert_close(copy.deepcopy(sparse).float()(x.float()), dense.float()(x.float()))
 
 
-@pytest.mark.parametrize(("times", "expected"), [((0.5, 0.5), ["0"]), ((0.5, 0.95), []), ((1.2, 0.1), [])])
-def test_layers_run_sparse_where_both_batch_sizes_are_faster(monkeypatch, times, expected):
-    # The layer full of weights is not even tried.
-    asked = iter(times)
-    monkeypatch.setattr("posterity.compression.sparse.ratio", lambda candidate, dense: next(asked))
-    example = torch.zeros(2, 40).double()
-    network = compact(nn.Sequential(pruned(40, 40, 0.05), nn.Tanh(), pruned(10, 40, 1.0)), example).module
-    sparse, layers = with_sparse_layers(network, example, (1, 128))
-    assert layers == expected
-    assert type(sparse.get_submodule("0")) is (SparseLinear if expected else nn.Linear)
-    assert type(network.get_submodule("0")) is nn.Linear
+@pytest.mark.parametrize("size", [(1, 1, 4, 4), (3, 5, 20, 30), (2, 9, 31, 17), (40, 3, 8, 9)])
+def test_paired_pooling_is_pooling(size):
+    x = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(PairedMaxPool2d()(x), nn.MaxPool2d(2)(x))
+
+
+@pytest.mark.parametrize(("times", "expected"), [((0.5, 1.0), True), ((0.95, 0.95), False), ((1.2, 0.1), False)])
+def test_layers_change_where_nowhere_slower_and_somewhere_faster(monkeypatch, times, expected):
+    asked = iter(times * 2)
+    monkeypatch.setattr("posterity.compression.layers.ratio", lambda candidate, layer: next(asked))
+    example = torch.zeros(2, 1, 8, 8).double()
+    masked = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), pruned(40, 16, 0.2), nn.Tanh(), pruned(10, 40, 1.0))
+    network = compact(masked, example, select_inputs=False).module
+    faster, layers = with_faster_layers(network, example, (1, 128))
+    assert layers == (["0", "2"] if expected else [])  # the layer full of weights is not even tried
+    assert type(faster.get_submodule("2")) is (SparseLinear if expected else nn.Linear)
+    assert type(network.get_submodule("2")) is nn.Linear
+    assert type(with_plain_layers(faster).get_submodule("0")) is nn.MaxPool2d
+    x = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0)).double()
+    for form in (faster, with_plain_layers(faster)):
+        torch.testing.assert_close(form(x), masked(x))
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(3), nn.MaxPool2d(2, 1), nn.MaxPool2d(2, padding=1), nn.MaxPool2d(2, ceil_mode=True)]
+)
+def test_other_pools_stay(monkeypatch, pool):
+    monkeypatch.setattr("posterity.compression.layers.ratio", lambda candidate, layer: 0.1)
+    network = compact(nn.Sequential(pool), torch.zeros(2, 1, 9, 9)).module
+    assert with_faster_layers(network, torch.zeros(2, 1, 9, 9), (1,))[1] == []
+    pair = compact(nn.Sequential(nn.MaxPool2d((2, 2), (2, 2))), torch.zeros(2, 1, 9, 9)).module
+    assert with_faster_layers(pair, torch.zeros(2, 1, 9, 9), (1,))[1] == ["0"]
 
 
 def test_flops_by_hand():

@@ -1,0 +1,166 @@
+"""Generalised Gauss-Newton and Fisher matrices of a network's mean loss: diagonal, Kronecker, full, last layer.
+
+With f the outputs of example i, J = ∂f/∂w, and H = -∂² log p(y | f)/∂f², every matrix here is
+
+    1/B Σᵢ Σ_s v vᵀ,   v = Jᵀ c_s,
+
+for a few columns c of the size of the outputs:
+
+    gauss_newton          H = Σ_s c_s c_sᵀ, one column for each output
+    monte_carlo_fisher    c = ∂/∂f (-log p(y_s | f)) / √S for S labels drawn from the model: the same in expectation
+    empirical_fisher      c = ∂/∂f (-log p(y | f)) with the label itself
+
+so that one backward pass for each column gives any structure. The network is used as it stands: put it in eval mode for
+running statistics and no dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+from torch.utils._pytree import tree_map
+
+from posterity.calling import arguments, call
+from posterity.curvature.kfac import KroneckerCapture, KroneckerCurvature, Sharing
+from posterity.curvature.outer import examples_at_once
+from posterity.curvature.squared import SquareCapture, buffers_kept
+from posterity.flat import Layout
+from posterity.probability.likelihoods import Likelihood
+from posterity.types import Batch, Params, PosterityError
+
+Columns = Callable[[Likelihood, Tensor, Tensor], Tensor]
+"""(likelihood, outputs [B, C], targets) → columns [S, B, C]."""
+
+
+def gauss_newton(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> Tensor:
+    """A square root of the likelihood's Hessian: H = Σ_s c_s c_sᵀ."""
+    values, vectors = torch.linalg.eigh(likelihood.hessian(outputs))
+    return (vectors * values.clamp_min(0).sqrt().unsqueeze(-2)).movedim(-1, 0)
+
+
+def empirical_fisher(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss's own gradient."""
+    with torch.enable_grad():
+        outputs = outputs.detach().requires_grad_()
+        return torch.autograd.grad(-likelihood.log_prob(outputs, targets).sum(), outputs)[0].unsqueeze(0)
+
+
+def monte_carlo_fisher(draws: int = 1, generator: torch.Generator | None = None) -> Columns:
+    """Gradients at labels drawn from the model, ``draws`` for each example."""
+
+    def columns(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> Tensor:
+        drawn = [likelihood.sample(outputs, generator) for _ in range(draws)]
+        each = [empirical_fisher(likelihood, outputs, labels) for labels in drawn]
+        return torch.cat(each) / draws**0.5
+
+    return columns
+
+
+def diagonal(module: nn.Module, likelihood: Likelihood, batch: Batch, columns: Columns = gauss_newton) -> Params:
+    """The diagonal, by parameter name."""
+    watch = SquareCapture(module)
+    _backward(module, likelihood, batch, columns, watch)
+    return watch.sums
+
+
+def kronecker(
+    module: nn.Module,
+    likelihood: Likelihood,
+    batch: Batch,
+    columns: Columns = gauss_newton,
+    sharing: Sharing = "expand",
+) -> KroneckerCurvature:
+    """Kronecker factors of Linear layers and convolutions, the diagonal of other parameters."""
+    watch = KroneckerCapture(module, sharing)
+    _backward(module, likelihood, batch, columns, watch)
+    return watch.curvature
+
+
+def full(
+    module: nn.Module,
+    likelihood: Likelihood,
+    batch: Batch,
+    columns: Columns = gauss_newton,
+    names: tuple[str, ...] | None = None,
+) -> Tensor:
+    """The whole matrix [P, P] over the parameters in ``names`` (all by default), in their order: for small networks."""
+    everything = {name: p.detach() for name, p in module.named_parameters()}
+    params = {name: everything.pop(name) for name in names or tuple(everything)}
+    layout = Layout.of(params)
+    args, kwargs = arguments(batch.inputs)
+
+    def vectors(own: Any, cs: Tensor) -> Tensor:
+        def outputs(params: Params) -> Tensor:
+            args, kwargs = tree_map(lambda t: t.unsqueeze(0), own)
+            return functional_call(module, {**everything, **params}, args, kwargs).flatten()
+
+        _, pull = vjp(outputs, params)  # type: ignore[misc]
+        (each,) = vmap(pull)(cs)
+        return torch.cat([each[name].flatten(1) for name in layout.names], 1)
+
+    cs = columns(likelihood, _outputs(module, batch), batch.targets).transpose(0, 1)
+    size = examples_at_once(cs.shape[1] * layout.total, cs.device)
+    total = torch.zeros(layout.total, layout.total, dtype=cs.dtype, device=cs.device)
+    for start in range(0, len(cs), size):
+        part = slice(start, start + size)
+        own = (tuple(a[part] for a in args), {key: a[part] for key, a in kwargs.items()})
+        v = vmap(vectors)(own, cs[part]).flatten(0, 1)
+        total.addmm_(v.T, v, alpha=1 / len(cs))
+    return total
+
+
+def last_layer(module: nn.Module, likelihood: Likelihood, batch: Batch, columns: Columns = gauss_newton) -> Tensor:
+    """The whole matrix over the last layer's weight and bias, from the features that reach it: for any network."""
+    layer, features, outputs = last_layer_features(module, batch)
+    cs = columns(likelihood, outputs, batch.targets)
+    inputs = torch.cat([features, features.new_ones(len(features), 1)], 1) if layer.bias is not None else features
+    v = torch.einsum("sbo,bi->sboi", cs, inputs)
+    parts = [v[..., : features.shape[1]].flatten(2), v[..., features.shape[1] :].flatten(2)]
+    v = torch.cat(parts, 2).flatten(0, 1)
+    return v.T @ v / len(features)
+
+
+@torch.no_grad()
+def last_layer_features(module: nn.Module, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
+    """The Linear layer whose output the network returns, what comes into it, and the outputs."""
+    seen: list[tuple[nn.Linear, Tensor, Tensor]] = []
+    layers = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    hooks = [m.register_forward_hook(lambda m, args, out: seen.append((m, args[0], out))) for m in layers]
+    try:
+        outputs = call(module, batch.inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not seen or seen[-1][2].shape != outputs.shape or not torch.equal(seen[-1][2], outputs) or outputs.dim() != 2:
+        raise PosterityError("the network must end in a Linear layer whose output [batch, outputs] it returns")
+    layer, features, _ = seen[-1]
+    return layer, features, outputs
+
+
+def _backward(
+    module: nn.Module, likelihood: Likelihood, batch: Batch, columns: Columns, watch: SquareCapture | KroneckerCapture
+) -> None:
+    """One backward pass for each column, watched."""
+    params = [p for p in module.parameters() if p.requires_grad]
+    with buffers_kept(module), torch.enable_grad(), watch.on():
+        outputs = call(module, batch.inputs)
+        _check_outputs(outputs)
+        for c in columns(likelihood, outputs.detach(), batch.targets):
+            torch.autograd.grad(outputs, params, c / len(outputs), retain_graph=True, allow_unused=True)
+
+
+@torch.no_grad()
+def _outputs(module: nn.Module, batch: Batch) -> Tensor:
+    with buffers_kept(module):
+        outputs = call(module, batch.inputs)
+    _check_outputs(outputs)
+    return outputs
+
+
+def _check_outputs(outputs: Tensor) -> None:
+    if outputs.dim() != 2:
+        raise PosterityError(f"curvature needs outputs of shape [batch, outputs], got {tuple(outputs.shape)}")

@@ -1,0 +1,74 @@
+"""Inputs of another kind than a data set's own, made on the spot: what a network should not be sure about.
+
+    photos     patches of scikit-learn's two sample photographs, in the size and channels of the images
+    shuffled   the test images with their pixels moved, the same way in all: same histogram, no shapes
+    far        tables: points in random directions, four times as far out as a standardised column reaches on average
+    salad      texts: the words of the test texts dealt out anew
+
+They stand in where no other real set of the same shape is at hand; inputs are standardised as the data set's are.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posterity.data.dataset import DataSet, Kind
+from posterity.data.text import PADDING
+
+__all__ = ["foreign"]
+
+_COUNT = 1000
+_FAR = 4.0
+
+
+def foreign(dataset: DataSet, generator: torch.Generator) -> dict[str, Tensor]:
+    """Foreign inputs by name, as many as there are test examples (at most 1,000)."""
+    inputs = dataset.test[0][:_COUNT]
+    if dataset.kind == Kind.IMAGE:
+        return {"photos": photos(dataset, len(inputs), generator), "shuffled": shuffled(inputs, generator)}
+    if dataset.kind == Kind.TEXT:
+        return {"salad": salad(inputs, generator)}
+    return {"far": far(inputs, generator)}
+
+
+def photos(dataset: DataSet, count: int, generator: torch.Generator) -> Tensor:
+    """Random patches of photographs, a quarter of the size they are cut from."""
+    from sklearn.datasets import load_sample_images  # here, because importing it takes a second
+
+    channels, height, width = dataset.shape
+    pictures = [torch.tensor(p, dtype=torch.float32).permute(2, 0, 1) / 255 for p in load_sample_images().images]
+    patches = []
+    for i in range(count):
+        picture = pictures[i % len(pictures)]
+        top, left = (
+            int(torch.randint(whole - 4 * part, (), generator=generator))
+            for whole, part in zip(picture.shape[1:], (height, width), strict=True)
+        )
+        patches.append(picture[:, top : top + 4 * height, left : left + 4 * width])
+    small = F.avg_pool2d(torch.stack(patches), 4)
+    small = small if channels == 3 else small.mean(1, keepdim=True).expand(-1, channels, -1, -1)
+    return small.contiguous() if dataset.standardiser is None else dataset.standardiser.apply(small)
+
+
+def shuffled(inputs: Tensor, generator: torch.Generator) -> Tensor:
+    """Images with their pixels in another order."""
+    pixels = inputs.flatten(2)
+    return pixels[:, :, torch.randperm(pixels.shape[2], generator=generator)].view_as(inputs)
+
+
+def far(inputs: Tensor, generator: torch.Generator) -> Tensor:
+    """Points on a sphere of radius 4·√columns."""
+    directions = torch.randn(inputs.shape, generator=generator)
+    radius = _FAR * inputs[0].numel() ** 0.5
+    return radius * F.normalize(directions.flatten(1), dim=1).view_as(inputs)
+
+
+def salad(inputs: Tensor, generator: torch.Generator) -> Tensor:
+    """Texts of the same lengths whose words were dealt out at random."""
+    words = inputs != PADDING
+    mixed = inputs.clone()
+    pool = inputs[words]
+    mixed[words] = pool[torch.randperm(len(pool), generator=generator)]
+    return mixed

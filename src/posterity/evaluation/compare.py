@@ -1,0 +1,325 @@
+"""``compare``: every method on the same data, splits and network, judged on the same test examples.
+
+    for each seed, for each method:
+        settings are chosen on the validation part (first seed only), the posterior is fitted on the training part,
+        evaluated on test, foreign and corrupted inputs, tempered on the validation part, and its figures are written
+
+Every finished (method, seed) is one JSON file, so that an interrupted comparison goes on where it was. A method that
+fails is kept with its reason, and the rest go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from posterity import data as sets
+from posterity import models
+from posterity.data.foreign import foreign
+from posterity.evaluation.calibration import ece
+from posterity.evaluation.evaluate import evaluate
+from posterity.evaluation.extras import TrainingState, shown_examples, stored, surface
+from posterity.evaluation.recipes import Options, Recipe, Sizes, recipes, sizes
+from posterity.evaluation.scores import nll
+from posterity.files import write_bytes
+from posterity.methods import METHODS
+from posterity.posteriors import Posterior, temper
+from posterity.random import generator_for
+from posterity.training.config import Training
+from posterity.training.fit import fit
+from posterity.types import PosterityError
+
+__all__ = ["Contest", "compare"]
+
+Watch = Callable[[str, int, str, dict[str, Any]], None]
+"""Told of every step: method, seed, status (``choosing``, ``training``, ``done``, ``failed``, ``kept``), the record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """What is compared, on what.
+
+    Attributes:
+        data: A data set's name, an .npz or .csv file, or ``package.module:function``.
+        model: A network's name, ``package.module:function``, or nothing for the usual one of the data.
+        methods: Methods by their names in the shell, ``core`` or ``all``.
+        seeds: How many repetitions.
+        epochs: Passes over the data; 0 for what suits its size.
+        ood: Names of out-of-distribution sets, beside the foreign inputs that are made on the spot.
+        budget: The same epochs for every method, or as many as fit in the time that MAP takes for them.
+        task: ``classification`` or ``regression``, where the data do not say it.
+        target: The column to predict, of a .csv file.
+        draws: Networks averaged in predictions.
+        shift: Follow the figures along corruptions.
+        tune: Choose settings on the validation part; if not, each method's first.
+    """
+
+    data: str = "digits"
+    model: str = ""
+    methods: tuple[str, ...] = ("core",)
+    seeds: int = 3
+    epochs: int = 0
+    ood: tuple[str, ...] = ()
+    budget: Literal["equal-epochs", "equal-time"] = "equal-epochs"
+    task: str | None = None
+    target: str | None = None
+    draws: int = 32
+    shift: bool = True
+    tune: bool = True
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1 or self.draws < 1 or self.epochs < 0:
+            raise PosterityError(f"seeds and draws must be positive, got {self.seeds} and {self.draws}")
+        if self.budget not in ("equal-epochs", "equal-time"):
+            raise PosterityError(f"the budget is equal-epochs or equal-time, got {self.budget!r}")
+
+
+def compare(contest: Contest, folder: Path, watch: Watch | None = None) -> dict[str, Any]:
+    """Run a comparison, or go on with one.
+
+    Args:
+        contest: What to compare.
+        folder: Where the runs' files go, and results.json.
+        watch: Is told of every step, for a live table.
+    """
+    start = time.perf_counter()
+    arena = Arena.build(contest, folder)
+    tell: Watch = watch or (lambda *_: None)
+    records = []
+    for seed in range(contest.seeds):
+        for recipe in arena.entries:
+            records.append(arena.record(recipe, seed, tell))
+    results = {
+        "title": arena.dataset.name,
+        "task": str(arena.dataset.task),
+        "kind": str(arena.dataset.kind),
+        "classes": list(arena.dataset.classes or ()),
+        "methods": [recipe.name for recipe in arena.entries],
+        "runs": records,
+        "about": arena.about(time.perf_counter() - start),
+    }
+    write_bytes(folder / "results.json", json.dumps(results).encode())
+    return results
+
+
+@dataclass
+class Arena:
+    """Everything that the runs of a comparison share."""
+
+    contest: Contest
+    folder: Path
+    dataset: sets.DataSet
+    model: str
+    sizes: Sizes
+    entries: list[Recipe]
+    outside: dict[str, Any]
+    chosen: dict[str, Options] = field(default_factory=dict)
+    pace: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def build(cls, contest: Contest, folder: Path) -> Arena:
+        """Load the data, split off the validation part, and see that every name means something."""
+        loaded = sets.load(contest.data, task=contest.task, target=contest.target)
+        size = sizes(len(loaded.training()[0]))
+        dataset = loaded.with_validation(size.validation, generator_for(0))
+        model = contest.model or models.default_for(dataset)
+        network = models.make(model, dataset)
+        outside: dict[str, Any] = {}
+        if dataset.task == sets.Task.CLASSIFICATION:
+            outside = foreign(dataset, generator_for(1)) | {name: sets.load(name) for name in contest.ood}
+        elif contest.ood:
+            raise PosterityError(f"out-of-distribution figures need classes, but {dataset.name} is a regression")
+        entries = recipes(contest.methods, network, dataset)
+        return cls(contest, folder, dataset, model, size, entries, outside)
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the data of MAP, and of all under equal epochs."""
+        return self.contest.epochs or self.sizes.epochs
+
+    def record(self, recipe: Recipe, seed: int, tell: Watch) -> dict[str, Any]:
+        """One finished run: read from its file if it is there, else made and written."""
+        path = self.folder / "runs" / f"{recipe.name}-{seed}.json"
+        identity = self._identity(recipe, seed)
+        known = _read(path)
+        if known.get("identity") == identity and known["status"] == "done":
+            self.chosen.setdefault(recipe.name, _options(recipe, known["setting"]))
+            self.pace.setdefault(recipe.name, known["figures"]["train_seconds"] / known["epochs"])
+            tell(recipe.name, seed, "kept", known)
+            return known
+        record: dict[str, Any] = {"method": recipe.name, "seed": seed, "identity": identity}
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                record |= self._run(recipe, seed, tell) | {"status": "done"}
+            record["warnings"] = sorted({str(w.message) for w in caught})
+        except Exception as error:  # whatever a method or a user's network raises, the others go on
+            record |= {"status": "failed", "reason": f"{error}" or type(error).__name__}
+        write_bytes(path, json.dumps(record).encode())
+        tell(recipe.name, seed, record["status"], record)
+        return record
+
+    def _run(self, recipe: Recipe, seed: int, tell: Watch) -> dict[str, Any]:
+        tried: list[dict[str, Any]] = []
+        made = None
+        if recipe.name not in self.chosen:
+            tell(recipe.name, seed, "choosing", {})
+            made, tried = self._choose(recipe, seed)
+        tell(recipe.name, seed, "training", {})
+        posterior, costs, epochs = made or self._fit(recipe, self.chosen[recipe.name], seed)
+        return self._judge(posterior, costs) | {
+            "epochs": epochs,
+            "setting": recipe.settings.index(self.chosen[recipe.name]),
+            "method_repr": repr(recipe.make(self.chosen[recipe.name]))
+            + ("" if recipe.members == 1 else f" × {recipe.members}"),
+            "tried": tried,
+            "history": posterior.history or (posterior.parts[0].history if posterior.parts else []),
+        }
+
+    def _choose(
+        self, recipe: Recipe, seed: int
+    ) -> tuple[tuple[Posterior, dict[str, float], int], list[dict[str, Any]]]:
+        """Fit every setting and keep the one with the best validation NLL; restarts take what their method took.
+
+        A setting that fails is left out, unless all do.
+        """
+        settings = recipe.settings if self.contest.tune else recipe.settings[:1]
+        if recipe.name != recipe.method and recipe.method in self.chosen:
+            settings = (self.chosen[recipe.method],)
+        found: list[tuple[float, Options, tuple[Posterior, dict[str, float], int]]] = []
+        tried: list[dict[str, Any]] = []
+        for options in settings:
+            try:
+                made = self._fit(recipe, options, seed)
+            except PosterityError as error:
+                tried.append({"method": repr(recipe.make(options)), "validation_nll": None, "reason": str(error)})
+                if options == settings[-1] and not found:
+                    raise
+                continue
+            loss = 0.0 if len(settings) == 1 else self._validation_nll(made[0])
+            found.append((loss, options, made))
+            tried.append({"method": repr(recipe.make(options)), "validation_nll": loss})
+        best = min(found, key=lambda entry: entry[0])
+        self.chosen[recipe.name] = best[1]
+        return best[2], tried if len(settings) > 1 else []
+
+    def _fit(self, recipe: Recipe, options: Options, seed: int) -> tuple[Posterior, dict[str, float], int]:
+        state = TrainingState()
+        lr = self.sizes.lr if recipe.plain else None
+        training = Training(batch_size=self.sizes.batch_size, lr=lr, progress=False, callbacks=(state,))
+        if not self.pace:  # what happens only once in a process must not count as the first method's time
+            fit(self._network, METHODS["map"](), self.dataset.training(), epochs=1, training=Training(progress=False))
+        epochs = self._epochs(recipe, options, seed, training)
+        start = time.perf_counter()
+        posterior = fit(
+            self._network,
+            recipe.make(options),
+            self.dataset.training(),
+            epochs=epochs,
+            members=recipe.members,
+            seed=seed,
+            training=training,
+        )
+        seconds = time.perf_counter() - start
+        self.pace.setdefault(recipe.name, seconds / epochs)
+        costs = {"train_seconds": seconds, "memory_mb": state.bytes / 2**20, "stored": stored(posterior)}
+        return posterior, costs, epochs
+
+    def _epochs(self, recipe: Recipe, options: Options, seed: int, training: Training) -> int:
+        """The same for all, or what fits in MAP's time: measured on two epochs."""
+        if self.contest.budget == "equal-epochs" or recipe.name == "map":
+            return self.epochs
+        if recipe.name not in self.pace:
+            start = time.perf_counter()
+            pair = self.dataset.training()
+            fit(
+                self._network,
+                recipe.make(options),
+                pair,
+                epochs=2,
+                members=recipe.members,
+                seed=seed,
+                training=training,
+            )
+            self.pace[recipe.name] = (time.perf_counter() - start) / 2
+        return max(2, round(self.epochs * self.pace["map"] / self.pace[recipe.name]))
+
+    def _network(self) -> nn.Module:
+        return models.make(self.model, self.dataset)
+
+    def _validation_nll(self, posterior: Posterior) -> float:
+        assert self.dataset.validation is not None
+        return evaluate(posterior, self.dataset.validation, draws=self.contest.draws, resamples=0)["nll"]
+
+    def _judge(self, posterior: Posterior, costs: dict[str, float]) -> dict[str, Any]:
+        """Scores on the test set, costs, and what the report shows."""
+        scores = evaluate(posterior, self.dataset, ood=self.outside, shift=self.contest.shift, draws=self.contest.draws)
+        figures = costs | {"predict_ms": 1000 * scores.about["predict_seconds"]}
+        if posterior.likelihood.classifies:
+            figures |= self._tempered(posterior)
+            scores.details["examples"] = shown_examples(self.dataset, scores.details["examples"])
+            if self.dataset.kind == sets.Kind.PLANE and self.dataset.outputs == 2:
+                scores.details["surface"] = surface(posterior, self.dataset, self.contest.draws)
+        return {"scores": scores.to_dict(), "figures": figures}
+
+    def _tempered(self, posterior: Posterior) -> dict[str, float]:
+        """Temperature scaling: found on the validation part, shown on the test part."""
+        other = temper(posterior, self.dataset.validation, self.contest.draws)
+        inputs, targets = self.dataset.test
+        prediction = other.predict(inputs.to(other.device), self.contest.draws)
+        return {
+            "temperature": other.likelihood.temperature,  # type: ignore[attr-defined]
+            "nll_tempered": nll(prediction, targets).item(),
+            "ece_tempered": ece(prediction, targets).item(),
+        }
+
+    def _identity(self, recipe: Recipe, seed: int) -> str:
+        """Changes whenever a run would come out differently."""
+        contest = {key: value for key, value in asdict(self.contest).items() if key not in ("methods", "seeds")}
+        parts = (contest, self.model, self.epochs, repr(recipe), seed, version("posterity"), len(self.dataset.test[1]))
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def about(self, seconds: float) -> dict[str, Any]:
+        """How the comparison was made."""
+        device = Training().pick_device()
+        return {
+            "config": asdict(self.contest) | {"model": self.model, "epochs": self.epochs},
+            "batch_size": self.sizes.batch_size,
+            "examples": {
+                "train": len(self.dataset.training()[1]),
+                "validation": len(self.dataset.validation[1]) if self.dataset.validation else 0,
+                "test": len(self.dataset.test[1]),
+            },
+            "parameters": sum(p.numel() for p in self._network().parameters()),
+            "foreign": list(self.outside),
+            "versions": {name: version(name) for name in ("posterity", "torch", "numpy")}
+            | {"python": platform.python_version()},
+            "device": torch.cuda.get_device_name(device)
+            if device.type == "cuda"
+            else f"CPU, {torch.get_num_threads()} threads",
+            "seconds": seconds,
+            "date": time.strftime("%Y-%m-%d %H:%M"),
+        }
+
+
+def _options(recipe: Recipe, index: int) -> Options:
+    return recipe.settings[index]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A run's record, or nothing where there is none that can be read."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}

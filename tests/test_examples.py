@@ -1,0 +1,31 @@
+"""The example scripts run, with tiny settings."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+import posterity as pst
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+TINY = {
+    "first_steps.py": ["--epochs", "2"],
+    "own_loop.py": ["--epochs", "2"],
+}
+
+
+def test_every_example_is_run():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(TINY)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_example_runs(name, monkeypatch, tmp_path, capsys):
+    if name == "own_loop.py" and not hasattr(pst.optim.IVON, "posterior"):
+        pytest.skip("IVON gives no posterior yet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, *TINY[name]])
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert "accuracy" in capsys.readouterr().out
