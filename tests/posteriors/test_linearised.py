@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.contract.cases import data, kronecker, network
 from torch import nn
 
 import posterity as pst
 from posterity.posteriors import DiagonalGaussian, FullGaussian, Linearised, LowRankGaussian
-from tests.contract.cases import data, kronecker, network
 
 INPUTS = data(n=6)[0]
 
