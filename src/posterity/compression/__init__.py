@@ -3,6 +3,7 @@
 from posterity.compression.compact import Compacted, compact
 from posterity.compression.export import to_onnx, to_torch_export
 from posterity.compression.files import bits_from_variance, load, save
+from posterity.compression.film import WeightFilm
 from posterity.compression.pipeline import CompressedNetwork, compress
 from posterity.compression.report import Compression
 
@@ -10,6 +11,7 @@ __all__ = [
     "Compacted",
     "CompressedNetwork",
     "Compression",
+    "WeightFilm",
     "bits_from_variance",
     "compact",
     "compress",

@@ -6,6 +6,10 @@ from posterity.methods.cyclical import FastGeometric as FastGeometric
 from posterity.methods.cyclical import Snapshot as Snapshot
 from posterity.methods.dropout import Dropout as Dropout
 from posterity.methods.hwa import HWA as HWA
+from posterity.methods.ivon import IVON as IVON
+from posterity.methods.kfac import KFAC as KFAC
+from posterity.methods.kfac import NoisyKFAC as NoisyKFAC
+from posterity.methods.laplace import Laplace as Laplace
 from posterity.methods.map import MAP as MAP
 from posterity.methods.mean_field import MeanField as MeanField
 from posterity.methods.pruning import Pruning as Pruning
@@ -15,6 +19,8 @@ from posterity.methods.sgld import SGLD as SGLD
 from posterity.methods.swa import SWA as SWA
 from posterity.methods.swag import SWAG as SWAG
 from posterity.methods.swag import SWAGCollector as SWAGCollector
+from posterity.methods.vogn import OGN as OGN
+from posterity.methods.vogn import VOGN as VOGN
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,
@@ -30,5 +36,11 @@ METHODS: dict[str, type[Method]] = {
     "pruning": Pruning,
     "mean-field": MeanField,
     "hwa": HWA,
+    "vogn": VOGN,
+    "ogn": OGN,
+    "ivon": IVON,
+    "kfac": KFAC,
+    "noisy-kfac": NoisyKFAC,
+    "laplace": Laplace,
 }
 """Every method by its name in the shell."""

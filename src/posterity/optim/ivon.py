@@ -125,6 +125,11 @@ class IVON(SampledOptimizer):
             flat["gradient"].add_(own)
             flat["second"].addcmul_(own, factor)
 
+    def _std(self, group: Group, flat: FlatGroup) -> Tensor:
+        """√(τ / (N (h + δ̃)))."""
+        precision = flat["hessian"] + scaled_precision(group, flat)
+        return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
+
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
         return [flat["statistics"]]
 
@@ -138,10 +143,14 @@ class IVON(SampledOptimizer):
         hessian_step(hessian, excess, flat["root"], group["beta2"])
         momentum = flat["momentum"].lerp_(flat["gradient"], 1 - group["beta1"])
         debias = 1 - group["beta1"] ** group["step"]
-        gradient = with_prior_gradient(group, flat, momentum, delta * debias, out=flat["scratch"])
-        natural = gradient.div_(torch.add(hessian, delta, out=flat["noise"]))
+        gradient = with_prior_gradient(group, flat, momentum, delta * debias, out=flat["gradient"])
+        precision = torch.add(hessian, delta, out=flat["noise"])
         if group["clip_radius"] < math.inf:
-            natural.clamp_(-group["clip_radius"] * debias, group["clip_radius"] * debias)
-        if group["rescale_lr"]:
-            natural.mul_(delta + group["hess_init"])
-        torch._foreach_add_(flat.params, flat.views("scratch"), alpha=-group["lr"] / debias)
+            radius = group["clip_radius"] * debias
+            gradient.div_(precision).clamp_(-radius, radius).mul_(precision)
+        lr = group["lr"] / debias
+        if group["rescale_lr"] and isinstance(delta, Tensor):
+            gradient.mul_(delta + group["hess_init"])
+        elif group["rescale_lr"]:
+            lr *= delta + group["hess_init"]
+        torch._foreach_addcdiv_(flat.params, flat.views("gradient"), flat.views("noise"), value=-lr)

@@ -111,7 +111,7 @@ class VOGN(SampledOptimizer):
         flat.put("square", both[1])
 
     def _precision(self, group: Group, flat: FlatGroup, delta: float | Tensor) -> Tensor:
-        """s + δ̃ + γ."""
+        """s + δ̃ + γ, in the scratch vector."""
         return torch.add(flat["curvature"], delta + group["damping"], out=flat["scratch"])
 
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
@@ -137,6 +137,13 @@ class VOGN(SampledOptimizer):
             torch._foreach_copy_(flat.views("gradient"), gradients)
         else:
             torch._foreach_add_(flat.views("gradient"), gradients)
+
+    def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
+        """√(τ / (Nρ (s + δ̃ + γ)))."""
+        if not group["noisy"]:
+            return None
+        precision = flat["curvature"] + (scaled_precision(group, flat) + group["damping"])
+        return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
 
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
         return [flat["statistics"]]

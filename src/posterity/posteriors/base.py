@@ -25,9 +25,6 @@ from posterity.types import Inputs, Params, PosterityError, Predictor
 
 __all__ = ["Posterior", "WeightPosterior"]
 
-_KEEP = 2**26
-"""How many numbers of its own draws a posterior keeps: 256 MB in float32."""
-
 
 class Posterior:
     """A distribution over functions.
@@ -38,7 +35,7 @@ class Posterior:
         inputs: Shape and type of the inputs it was fitted on, where known.
         seed: Where draws start when no generator is given.
         history: The figures of each epoch of the fit it came from; not stored in files.
-        ways: What prediction has measured to be the fastest way through this network.
+        ways: What prediction has found and kept: the fastest way through this network, its own draws stacked.
     """
 
     kind: ClassVar[str]
@@ -73,6 +70,10 @@ class Posterior:
         """Parameters and buffers of n draws, or None where a draw is not a set of weights."""
         return None
 
+    def independent_moments(self) -> tuple[Params, Params]:
+        """Mean and variance of every parameter, where parameters are independent Gaussians."""
+        raise PosterityError(f"single-pass prediction needs independent Gaussian weights, got {type(self).__name__}")
+
     def stacked(self, n: int, generator: torch.Generator | None = None) -> Weights | None:
         """The same n sets at once, with a draw dimension in front."""
         samples = self.samples(n, generator)
@@ -81,7 +82,7 @@ class Posterior:
     def predict(
         self,
         inputs: Inputs,
-        draws: int | Literal["auto"] = 32,
+        draws: int | Literal["auto", "moments"] = 32,
         *,
         generator: torch.Generator | None = None,
         keep_samples: bool = False,
@@ -156,11 +157,6 @@ class WeightPosterior(Posterior):
     ) -> None:
         super().__init__(module, likelihood, inputs=inputs, seed=seed)
         self.bank: Params = bank or {}
-        self._kept: tuple[list[Params], torch.Generator] | None = None
-
-    def _fresh(self) -> Self:
-        self._kept = None
-        return super()._fresh()
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights: every parameter of the module, by name."""
@@ -195,20 +191,8 @@ class WeightPosterior(Posterior):
         """Weights and buffers of n draws."""
         if self.bank:
             return self._banked(n, generator)
-        return ((params, {}) for params in self._weights_of(n, generator))
-
-    def _weights_of(self, n: int, generator: torch.Generator | None) -> Iterator[Params]:
-        """Sets of weights; those of the posterior's own seed are kept, so that every call after the first has them."""
-        size = sum(p.numel() for p in self.module.parameters())
-        if generator is not None or n * size > _KEEP:
-            generator = self._generator(generator)
-            return (self.sample(generator) for _ in range(n))
-        if self._kept is None:
-            self._kept = ([], self._generator(None))
-        kept, own = self._kept
-        while len(kept) < n:
-            kept.append(self.sample(own))
-        return iter(kept[:n])
+        generator = self._generator(generator)
+        return ((self.sample(generator), {}) for _ in range(n))
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """n networks, as functions."""
@@ -223,8 +207,8 @@ class WeightPosterior(Posterior):
             raise PosterityError(
                 f"{n} draws were asked for, but the bank has {size}: posterior.refresh(loader, draws={n})"
             )
-        weights = self._weights_of(n, None)
-        return ((params, {name: b[i] for name, b in self.bank.items()}) for i, params in enumerate(weights))
+        generator = self._generator(None)
+        return ((self.sample(generator), {name: b[i] for name, b in self.bank.items()}) for i in range(n))
 
     def refresh(self, loader: Iterable[Any], draws: int = 32) -> Self:
         """The same posterior with a bank of ``draws`` draws, their BatchNorm buffers gathered on training batches."""

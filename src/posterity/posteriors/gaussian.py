@@ -96,6 +96,10 @@ class DiagonalGaussian(GaussianPosterior):
             raise PosterityError("a posterior's std must not be negative")
         super().__init__(module, likelihood, q, layout, mean, **options)
 
+    def independent_moments(self) -> tuple[Params, Params]:
+        """Mean and variance of every parameter."""
+        return self.mean(), self.variance()
+
 
 class FullGaussian(GaussianPosterior):
     """Every Bayesian weight correlated with every other.

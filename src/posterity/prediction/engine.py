@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -21,6 +21,7 @@ from torch.func import functional_call, vmap
 
 from posterity.calling import InputSpec, arguments, call, check_finite, map_inputs, num_examples, tensors_of
 from posterity.prediction.accumulate import Accumulator, accumulator
+from posterity.prediction.moments import predict_by_moments
 from posterity.prediction.prediction import Prediction
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Inputs, Params, PosterityError, Predictor
@@ -29,6 +30,7 @@ __all__ = ["Compute", "Weights", "predict"]
 
 _CACHE_BLOCK = 250  # inputs whose activations stay in a CPU's cache (measured: 125 to 250)
 _PROBE = 1000  # inputs that ways are timed on
+_KEEP = 2**26  # numbers of its own draws that a posterior keeps stacked: 256 MB in float32
 
 Weights = tuple[Params, Params]
 """Parameters and buffers of one draw."""
@@ -50,6 +52,10 @@ class DrawsFunctions(Protocol):
         """The weights of n draws, or None where a draw is not a set of weights."""
         ...
 
+    def independent_moments(self) -> tuple[Params, Params]:
+        """Mean and variance of every parameter, where parameters are independent Gaussians."""
+        ...
+
 
 @dataclass(frozen=True)
 class Compute:
@@ -58,14 +64,14 @@ class Compute:
     Attributes:
         batched: Draws through vmap (True), one by one (False), or whichever is measured to be faster (None).
         compile: Compile the batched pass: worth it on a GPU when the same shapes are predicted often.
-        chunk: Draws of one batched pass.
+        chunk: Draws of one batched pass; None takes 8 on a CPU and 32 on a GPU.
         memory: Bytes that the activations of one pass may take.
         block: Inputs of one pass; None takes as many as the memory allows, or fewer if that is faster.
     """
 
     batched: bool | None = None
     compile: bool = False
-    chunk: int = 8
+    chunk: int | None = None
     memory: int = 2**30
     block: int | None = None
 
@@ -74,7 +80,7 @@ class Compute:
 def predict(
     posterior: DrawsFunctions,
     inputs: Inputs,
-    draws: int | Literal["auto"] = 32,
+    draws: int | Literal["auto", "moments"] = 32,
     *,
     generator: torch.Generator | None = None,
     keep_samples: bool = False,
@@ -87,7 +93,8 @@ def predict(
     Args:
         posterior: Where networks are drawn from.
         inputs: A tensor, tuple or dictionary of tensors, on any device; the prediction comes back on theirs.
-        draws: How many networks, or ``"auto"``: until every probability's standard error is below ``tolerance``.
+        draws: How many networks; ``"auto"``: until every probability's standard error is below ``tolerance``;
+            ``"moments"``: none, but one pass of means and variances (independent Gaussian weights only).
         generator: Noise; the posterior's own seed if not given, so that the same call gives the same answer.
         keep_samples: Also keep every draw's own prediction.
         tolerance: For ``"auto"``: the Monte Carlo error aimed at.
@@ -98,11 +105,13 @@ def predict(
     if num_examples(inputs) == 0:
         raise PosterityError("there are no inputs to predict")
     auto = draws == "auto"
-    count = max_draws if auto else draws
-    if not isinstance(count, int) or count < 1:
-        raise PosterityError(f"draws must be a positive number or 'auto', got {draws!r}")
+    count = max_draws if isinstance(draws, str) else draws
+    if draws not in ("auto", "moments") and (not isinstance(draws, int) or draws < 1):
+        raise PosterityError(f"draws must be a positive number, 'auto' or 'moments', got {draws!r}")
     home, device = tensors_of(inputs)[0].device, next(posterior.module.parameters()).device
     inputs = map_inputs(inputs, lambda t: t.to(device))
+    if draws == "moments":
+        return predict_by_moments(posterior, inputs).to(home)
     sums = accumulator(posterior.likelihood, keep_samples)
     enough: Callable[[], bool] = (lambda: sums.count >= 2 and sums.error() < tolerance) if auto else (lambda: False)
     _run(posterior, inputs, count, generator, compute or Compute(), sums, enough)
@@ -119,17 +128,18 @@ def _run(
     enough: Callable[[], bool],
 ) -> None:
     """Feed the accumulator with chunks of draws until all are in or it has enough."""
-    weights = posterior.samples(count, generator)
-    if weights is None:
+    if compute not in posterior.ways and posterior.samples(1, generator) is None:
         block = compute.block or num_examples(inputs)
         for draw in posterior.draws(count, generator):
             sums.add(torch.cat([draw(part) for part in blocks(inputs, block)])[None])
             if enough():
                 return
         return
-    network = Passes(posterior.module, compute)
-    way = _way(posterior, network, inputs, count)
-    for chunk in batched(weights, compute.chunk):
+    if compute not in posterior.ways:
+        posterior.ways[compute] = Passes(posterior, compute)
+    network: Passes = posterior.ways[compute]
+    way = network.way(inputs, count)
+    for chunk in network.chunks(count, generator):
         sums.add(network(chunk, inputs, way))
         if enough():
             return
@@ -144,32 +154,59 @@ class Way:
 
 
 class Passes:
-    """Chunks of draws through one network."""
+    """Chunks of draws through one network; kept with its posterior, so that what it learns is learned once.
 
-    def __init__(self, module: nn.Module, compute: Compute) -> None:
-        self.module, self.compute = module, compute
+    Args:
+        posterior: Where draws come from.
+        compute: How the user wants it done.
+    """
+
+    def __init__(self, posterior: DrawsFunctions, compute: Compute) -> None:
+        self.posterior, self.module, self.compute = posterior, posterior.module, compute
+        self.device = next(self.module.parameters()).device
+        self.chunk = compute.chunk or (8 if self.device.type == "cpu" else 32)
+        self.one_pass: Callable[[Weights, Inputs], Tensor] = self._one
         self.stacked_pass = vmap(self._one, in_dims=(0, None), randomness="error")
         if compute.compile:
-            self.stacked_pass = torch.compile(self.stacked_pass)
+            self.one_pass, self.stacked_pass = torch.compile(self._one), torch.compile(self.stacked_pass)
+        self.ways: dict[int, Way] = {}
+        self.kept: dict[int, list[Weights]] = {}
 
-    def __call__(self, chunk: list[Weights], inputs: Inputs, way: Way) -> Tensor:
+    def chunks(self, count: int, generator: torch.Generator | None) -> Iterable[Weights]:
+        """Draws stacked in chunks; those of the posterior's own seed are kept for the next call unless big."""
+        own = generator is None and count * sum(p.numel() for p in self.module.parameters()) <= _KEEP
+        if own and count in self.kept:
+            return self.kept[count]
+        samples = self.posterior.samples(count, generator)
+        if samples is None:
+            raise PosterityError("this posterior's draws are not sets of weights")
+        stacked = (stack(chunk) for chunk in batched(samples, self.chunk))
+        if not own:
+            return stacked
+        self.kept = {count: list(stacked)}
+        return self.kept[count]
+
+    def __call__(self, chunk: Weights, inputs: Inputs, way: Way) -> Tensor:
         """Outputs of the chunk's draws, [draws, batch, ...]."""
+        parts = list(blocks(inputs, way.block))
         if way.batched:
-            stacked = stack(chunk)
-            return _join([self.stacked_pass(stacked, part) for part in blocks(inputs, way.block)], dim=1)
-        return torch.stack(self._looped(chunk, inputs, way.block))
+            return _join([self.stacked_pass(chunk, part) for part in parts], dim=1)
+        draws = [_row(chunk, i) for i in range(_count(chunk))]
+        if self.compute.compile:
+            return torch.stack([_join([self.one_pass(draw, part) for part in parts], dim=0) for draw in draws])
+        return torch.stack(self._looped(draws, parts))
 
-    def _looped(self, chunk: list[Weights], inputs: Inputs, block: int) -> list[Tensor]:
+    def _looped(self, draws: list[Weights], parts: list[Inputs]) -> list[Tensor]:
         """Outputs draw by draw, the draws' tensors standing in for the module's own."""
         # As functional_call does, but without its overhead, a tenth of a small network's forward pass.
         own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         saved = {name: tensor.data for name, tensor in own.items()}
         outputs = []
         try:
-            for params, buffers in chunk:
+            for params, buffers in draws:
                 for name, value in (*params.items(), *buffers.items()):
                     own[name].data = value
-                outputs.append(_join([call(self.module, part) for part in blocks(inputs, block)], dim=0))
+                outputs.append(_join([call(self.module, part) for part in parts], dim=0))
         finally:
             for name, value in saved.items():
                 own[name].data = value
@@ -179,46 +216,42 @@ class Passes:
         args, kwargs = arguments(inputs)
         return functional_call(self.module, {**weights[0], **weights[1]}, args, kwargs)
 
+    def way(self, inputs: Inputs, count: int) -> Way:
+        """The way told, or the fastest of those worth trying, timed once for this many inputs."""
+        largest = self.compute.block or self._largest_block(inputs)
+        if self.compute.batched is not None:
+            return Way(self.compute.batched, largest)
+        if count < self.chunk or not _vmappable(self.module):
+            return Way(False, largest)
+        examples = min(num_examples(inputs), _PROBE)
+        if examples not in self.ways:
+            self.ways[examples] = self._fastest(inputs, largest)
+        return self.ways[examples]
 
-def _way(posterior: DrawsFunctions, network: Passes, inputs: Inputs, count: int) -> Way:
-    """The way told, or the fastest of those worth trying, timed once for this posterior and kind of input."""
-    compute, device = network.compute, tensors_of(inputs)[0].device
-    if compute.batched is not None:
-        return Way(compute.batched, _largest_block(network, inputs))
-    key = (device, min(num_examples(inputs), _PROBE), compute)
-    if key not in posterior.ways:
-        if count < 2 * compute.chunk or not _vmappable(network.module):
-            return Way(False, _largest_block(network, inputs))
-        posterior.ways[key] = _fastest(posterior, network, inputs)
-    return posterior.ways[key]  # type: ignore[no-any-return]
+    def _fastest(self, inputs: Inputs, largest: int) -> Way:
+        """Time one chunk each way on the first inputs; the best of a few tries counts."""
+        chunk = next(iter(self.chunks(self.chunk, None)))
+        few = map_inputs(inputs, lambda t: t[:_PROBE])
+        small = min(largest, _CACHE_BLOCK) if self.device.type == "cpu" else largest
+        ways = dict.fromkeys([Way(False, largest), Way(False, small), Way(True, small)])
 
+        def seconds(way: Way) -> float:
+            best = math.inf
+            for _ in range(4):
+                start = time.perf_counter()
+                self(chunk, few, way)
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize(self.device)
+                best = min(best, time.perf_counter() - start)
+            return best
 
-def _fastest(posterior: DrawsFunctions, network: Passes, inputs: Inputs) -> Way:
-    """Time one chunk each way on the first inputs; the first try of each way is thrown away."""
-    chunk = list(posterior.samples(network.compute.chunk) or ())
-    few = map_inputs(inputs, lambda t: t[:_PROBE])
-    largest = _largest_block(network, inputs)
-    ways = [Way(False, largest), Way(True, min(largest, _CACHE_BLOCK)), Way(False, min(largest, _CACHE_BLOCK))]
-    device = tensors_of(inputs)[0].device
+        return min(ways, key=seconds)
 
-    def seconds(way: Way) -> float:
-        best = math.inf
-        for _ in range(3):
-            start = time.perf_counter()
-            network(chunk, few, way)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            best = min(best, time.perf_counter() - start)
-        return best
-
-    candidates = ways if device.type == "cpu" else [Way(False, largest), Way(True, largest)]
-    return min(dict.fromkeys(candidates), key=seconds)
-
-
-def _largest_block(network: Passes, inputs: Inputs) -> int:
-    """As many inputs as the memory budget allows."""
-    compute = network.compute
-    return compute.block or max(1, compute.memory // (compute.chunk * activation_bytes(network.module, inputs)))
+    def _largest_block(self, inputs: Inputs) -> int:
+        """As many inputs as the memory budget allows."""
+        if not hasattr(self, "_bytes"):
+            self._bytes = activation_bytes(self.module, inputs)
+        return max(1, self.compute.memory // (self.chunk * self._bytes))
 
 
 def _join(parts: list[Tensor], dim: int) -> Tensor:
@@ -256,6 +289,15 @@ def blocks(inputs: Inputs, size: int) -> Iterator[Inputs]:
         return
     for start in range(0, total, size):
         yield map_inputs(inputs, lambda t, a=start: t[a : a + size])  # type: ignore[misc]
+
+
+def _count(stacked: Weights) -> int:
+    return len(next(iter(stacked[0].values())))
+
+
+def _row(stacked: Weights, index: int) -> Weights:
+    """One draw of a stack, without copying."""
+    return {name: p[index] for name, p in stacked[0].items()}, {name: b[index] for name, b in stacked[1].items()}
 
 
 def stack(chunk: list[Weights]) -> Weights:

@@ -1,0 +1,123 @@
+"""How speed is measured here: contestants in interleaved rounds, medians, and ratios to the first of them.
+
+A machine that is busy for a second hits all contestants alike, and a median does not see it. On the CPU what counts is
+the CPU time of one thread; on the GPU the time between two events on its stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant: seconds a call, its ratio to the first one, and the peak of GPU memory beyond what was held."""
+
+    seconds: float
+    ratio: float
+    peak_bytes: int | None = None
+
+
+@dataclass
+class Bench:
+    """Measures, prints and keeps results.
+
+    Attributes:
+        device: Where the work is done.
+        rounds: How often each contestant is measured.
+        results: Rows by case and contestant.
+    """
+
+    device: torch.device
+    rounds: int = 21
+    results: dict[str, dict[str, Row]] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def compare(self, case: str, contestants: dict[str, Work], calls: int = 1, limits: dict[str, float] | None = None):
+        """Time contestants against each other; ``limits`` says what ratio each must not exceed."""
+        for work in contestants.values():
+            work()
+        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        peaks: dict[str, int | None] = dict.fromkeys(contestants)
+        for _ in range(self.rounds):
+            for name, work in contestants.items():
+                taken, peaks[name] = self.time(work, calls)
+                seconds[name].append(taken)
+        self.add(case, seconds, peaks, limits)
+
+    def add(
+        self,
+        case: str,
+        seconds: dict[str, list[float]],
+        peaks: dict[str, int | None] | None = None,
+        limits: dict[str, float] | None = None,
+    ) -> None:
+        """Keep and print the medians of what was timed."""
+        medians = {name: statistics.median(taken) for name, taken in seconds.items()}
+        first = next(iter(medians.values()))
+        self.results[case] = {n: Row(m, m / first, (peaks or {}).get(n)) for n, m in medians.items()}
+        print(f"{case} ({self.device})")
+        for name, row in self.results[case].items():
+            limit = (limits or {}).get(name)
+            verdict = "" if limit is None else f"   must be ≤ {limit}: {'yes' if row.ratio <= limit else 'NO'}"
+            memory = "" if row.peak_bytes is None else f"   {row.peak_bytes / 2**20:8.1f} MiB"
+            print(f"  {name:<34}{1e3 * row.seconds:10.3f} ms   {row.ratio:6.3f}×{memory}{verdict}", flush=True)
+
+    def figure(self, name: str, value: float, unit: str, limit: float | None = None) -> None:
+        """Keep and print one number that is no ratio of times."""
+        self.figures[name] = value
+        verdict = "" if limit is None else f"   must be ≤ {limit}: {'yes' if value <= limit else 'NO'}"
+        print(f"{name}: {value:.4g} {unit}{verdict}", flush=True)
+
+    def time(self, work: Work, calls: int = 1) -> tuple[float, int | None]:
+        """Seconds of one call, and the peak of GPU memory that it needed beyond what was held before."""
+        if self.device.type != "cuda":
+            start = time.process_time()
+            for _ in range(calls):
+                work()
+            return (time.process_time() - start) / calls, None
+        torch.cuda.reset_peak_memory_stats(self.device)
+        held = torch.cuda.memory_allocated(self.device)
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize(self.device)
+        begin.record()
+        for _ in range(calls):
+            work()
+        end.record()
+        torch.cuda.synchronize(self.device)
+        peak = torch.cuda.max_memory_allocated(self.device) - held
+        return begin.elapsed_time(end) / 1e3 / calls, peak
+
+    def write(self, path: Path) -> None:
+        """All results as JSON, with what they were measured on."""
+        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
+        cases = {case: {name: asdict(row) for name, row in rows.items()} for case, rows in self.results.items()}
+        content = {"device": str(self.device), "machine": where, "torch": torch.__version__, "rounds": self.rounds}
+        path.write_text(json.dumps({**content, "cases": cases, "figures": self.figures}, indent=1))
+
+
+def run(description: str | None, parts: dict[str, Callable[[Bench], None]]) -> None:
+    """The command line of a benchmark: ``--device``, ``--rounds``, ``--only``, ``--out``."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--only", nargs="*", choices=list(parts), default=list(parts))
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    bench = Bench(torch.device(options.device), options.rounds)
+    for name in options.only:
+        parts[name](bench)
+    if options.out is not None:
+        bench.write(options.out)

@@ -1,0 +1,193 @@
+"""Moments of one pass against draws: exact where independence is, and near where it is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import posterity as pst
+from posterity.models import lenet5
+from posterity.posteriors import DiagonalGaussian, FullGaussian
+from posterity.prediction.moments import normal_points, output_moments
+
+DOUBLE = torch.float64
+
+
+def posterior(net: nn.Module, std: float = 0.1, likelihood=None) -> DiagonalGaussian:
+    net = net.to(DOUBLE)
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    stds = {name: torch.full_like(p, std) for name, p in mean.items()}
+    return DiagonalGaussian(net, likelihood or pst.likelihoods.Categorical(), mean, stds)
+
+
+def drawn(q: DiagonalGaussian, x: torch.Tensor, draws: int) -> torch.Tensor:
+    with torch.no_grad():
+        return torch.stack([draw(x) for draw in q.draws(draws)])
+
+
+def moments(q: DiagonalGaussian, x: torch.Tensor):
+    with torch.no_grad():
+        return output_moments(q.module, *q.independent_moments(), x)
+
+
+def inputs(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+
+
+class Residual(nn.Module):
+    """x + f(x), and a sum of two branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return x + 2 * self.left(x) + self.right(x).view(x.size(0), -1) / 3
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(6, 3), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return torch.cat([F.relu(self.left(x)), self.right(x).tanh(), x[:, :1]], 1)
+
+
+EXACT = {
+    "linear": (lambda: nn.Linear(6, 4), (3, 6)),
+    "convolution": (lambda: nn.Conv2d(2, 3, 3, stride=2, padding=1), (2, 2, 6, 6)),
+    "transposed convolution": (lambda: nn.ConvTranspose1d(2, 3, 3, stride=2), (2, 2, 5)),
+    "one hidden layer, ReLU": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), (3, 6)),
+    "leaky ReLU": (lambda: nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2), nn.Linear(8, 3)), (3, 6)),
+    "GELU": (lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3)), (3, 6)),
+    "softplus": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Softplus(), nn.Linear(8, 3)), (3, 6)),
+    "tanh": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), (3, 6)),
+    "residual": (Residual, (3, 6)),
+    "branches": (Branches, (3, 6)),
+}
+
+
+@pytest.mark.parametrize("case", EXACT.values(), ids=EXACT.keys())
+def test_with_independent_activations_moments_are_those_of_draws(case):
+    make, shape = case
+    torch.manual_seed(0)
+    q, x, count = posterior(make(), 0.3), inputs(*shape), 4000
+    found, draws = moments(q, x), drawn(q, x, count)
+    # 5 standard errors; the variance of a variance from the draws' own fourth moments.
+    error = (found.variance / count).sqrt()
+    assert ((draws.mean(0) - found.mean).abs() <= 5 * error + 1e-12).all()
+    fourth = (draws - draws.mean(0)).pow(4).mean(0)
+    spread = ((fourth - draws.var(0).square()).clamp_min(0) / count).sqrt()
+    assert ((draws.var(0) - found.variance).abs() <= 5 * spread + 1e-12).all()
+
+
+def test_batch_norm_scales_means_and_stds():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)).to(DOUBLE)
+    net(inputs(8, 2, 5, 5) * 3)  # running statistics that are nowhere special
+    q, x, count = posterior(net.eval(), 0.2), inputs(2, 2, 5, 5), 4000
+    found, draws = moments(q, x), drawn(q, x, count)
+    assert ((draws.mean(0) - found.mean).abs() <= 5 * (found.variance / count).sqrt()).all()
+    assert (draws.var(0) / found.variance - 1).abs().max() < 5 * (6 / count) ** 0.5  # products: kurtosis up to 7
+
+
+def test_pooling_picks_the_largest_mean_and_averages_shared_noise():
+    net = nn.Sequential(nn.Conv1d(1, 2, 1, bias=False), nn.MaxPool1d(2)).to(DOUBLE)
+    q, x = posterior(net, 0.1), torch.tensor([[[1.0, 3.0, 2.0, -1.0]]], dtype=DOUBLE)
+    weight = net[0].weight.detach().flatten()
+    best = torch.where(
+        weight[:, None] > 0, torch.tensor([3.0, 2.0], dtype=DOUBLE), torch.tensor([1.0, -1.0], dtype=DOUBLE)
+    )
+    found = moments(q, x)
+    torch.testing.assert_close(found.mean[0], weight[:, None] * best)
+    torch.testing.assert_close(found.variance[0], 0.01 * best.square())
+    # One filter over positive inputs: its outputs are one random number times them, and so is their average.
+    average = posterior(nn.Sequential(nn.Conv1d(1, 2, 1, bias=False), nn.AvgPool1d(4)), 0.1)
+    found = moments(average, x.abs())
+    torch.testing.assert_close(found.variance[0, :, 0], torch.full((2,), 0.01 * (7 / 4) ** 2, dtype=DOUBLE))
+
+
+def near_draws_on_lenet(draws: int) -> None:
+    torch.manual_seed(0)
+    q = posterior(lenet5((1, 28, 28), 10), 0.03)
+    x = F.avg_pool2d(inputs(6, 1, 30, 30), 3, 1).relu() * 2  # smooth and dark in places, as digits are
+    found, sampled = moments(q, x), drawn(q, x, draws)
+    std = sampled.std(0)
+    assert ((found.mean - sampled.mean(0)).abs() / std).mean() < 0.1
+    assert 0.6 < (found.variance.sqrt() / std).mean() < 1.1
+    mean_only = (q.module(x) - sampled.mean(0)).abs().mean()
+    assert (found.mean - sampled.mean(0)).abs().mean() < mean_only
+    prediction = q.predict(x, draws="moments")
+    assert (prediction.probs - sampled.softmax(-1).mean(0)).abs().max() < 0.03
+
+
+def test_lenet_moments_are_near_those_of_draws():
+    near_draws_on_lenet(1000)
+
+
+@pytest.mark.slow
+def test_lenet_moments_are_near_those_of_twenty_thousand_draws():
+    near_draws_on_lenet(20_000)
+
+
+def test_predictions_decompose_and_agree_with_draws():
+    torch.manual_seed(0)
+    q, x = posterior(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4)), 0.3), inputs(20, 6)
+    single, many = q.predict(x, draws="moments"), q.predict(x, draws=4000)
+    assert single.draws == 1
+    # The outputs of a draw are correlated and not quite Gaussian; a softmax hardly sees it.
+    assert (single.probs - many.probs).abs().max() < 0.03
+    torch.testing.assert_close(single.entropy, single.aleatoric + single.epistemic)
+    assert (single.epistemic - many.epistemic).abs().mean() < 0.03
+
+
+def test_regression_has_the_exact_variance():
+    torch.manual_seed(0)
+    q = posterior(nn.Linear(6, 1), 0.3, pst.likelihoods.Gaussian(0.5))
+    x = inputs(5, 6)
+    prediction = q.predict(x, draws="moments")
+    torch.testing.assert_close(prediction.epistemic[:, 0], 0.09 * (x.square().sum(1) + 1))
+    torch.testing.assert_close(prediction.mean, q.module(x))
+
+
+def test_points_have_the_moments_of_a_normal():
+    points = normal_points(10)
+    torch.testing.assert_close(points.mean(0), torch.zeros(10, dtype=DOUBLE), atol=1e-12, rtol=0)
+    torch.testing.assert_close(points.var(0, correction=0), torch.ones(10, dtype=DOUBLE))
+    assert (torch.corrcoef(points.T) - torch.eye(10)).abs().max() < 0.2
+
+
+def test_what_moments_cannot_pass_is_refused():
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.layer(x) * self.layer(x)
+
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 6)
+
+        def forward(self, x):
+            return self.layer(x) if x.sum() > 0 else x
+
+    x = inputs(2, 6)
+    for net, message in (
+        (nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6)), "LayerNorm at '1'"),
+        (Product(), "product of two random"),
+        (Loop(), "cannot be traced"),
+    ):
+        with pytest.raises(pst.PosterityError, match=message):
+            posterior(net).predict(x, draws="moments")
+    net = nn.Linear(2, 2).to(DOUBLE)
+    full = FullGaussian(net, pst.likelihoods.Categorical(), dict(net.named_parameters()), torch.eye(6, dtype=DOUBLE))
+    with pytest.raises(pst.PosterityError, match="independent Gaussian weights, got FullGaussian"):
+        full.predict(inputs(3, 2), draws="moments")
+    with pytest.raises(pst.PosterityError, match="'moments'"):
+        full.predict(inputs(3, 2), draws="guess")
