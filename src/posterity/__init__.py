@@ -21,6 +21,7 @@ from posterity.methods import IVON as IVON
 from posterity.methods import KFAC as KFAC
 from posterity.methods import MAP as MAP
 from posterity.methods import METHODS as METHODS
+from posterity.methods import MNF as MNF
 from posterity.methods import OGN as OGN
 from posterity.methods import PSGLD as PSGLD
 from posterity.methods import SGHMC as SGHMC

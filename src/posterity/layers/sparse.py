@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from posterity.layers.blocks import Block, Diagonal, Local, Sampled
 from posterity.layers.divergence import diagonal_kl
 from posterity.layers.estimators import deviation
+from posterity.layers.groups import Groups
 from posterity.layers.slots import Slots
 from posterity.probability.priors import LogUniform, Prior
 
@@ -156,14 +157,13 @@ class GroupLocal(Sparse):
         group_std: float = 0.01,
     ) -> None:
         super().__init__(slots, mean, std, prior, fixed, threshold)
-        self.shapes = [_group_shape(slots, i) for i in range(len(slots.places))]
-        groups = sum(max(shape) for shape in self.shapes)
-        self.scale = nn.Parameter(mean.new_ones(groups))
-        self.log_scale_std = nn.Parameter(mean.new_full((groups,), group_std).log())
+        self.groups = Groups.of(slots)
+        self.scale = nn.Parameter(mean.new_ones(sum(self.groups.sizes)))
+        self.log_scale_std = nn.Parameter(torch.full_like(self.scale, group_std).log())
 
     def noisy(self) -> dict[str, Tensor]:
         """Means and variances given one draw of the scales."""
-        scale = self._expanded(self.scale + deviation(self.log_scale_std))
+        scale = self.groups.expand(self.scale + deviation(self.log_scale_std))
         mean, variance = scale * self.mean, (scale * self.log_std.exp()).square()
         if self.phase == Phase.CLIPPED:
             mean = mean * self.survivors()
@@ -173,7 +173,7 @@ class GroupLocal(Sparse):
 
     def draw(self) -> Tensor:
         """z ⊙ v, of the survivors."""
-        scale = self._expanded(self.scale + deviation(self.log_scale_std))
+        scale = self.groups.expand(self.scale + deviation(self.log_scale_std))
         return scale * (self.mean + deviation(self.log_std)) * self.survivors()
 
     def group_log_alpha(self) -> Tensor:
@@ -182,16 +182,16 @@ class GroupLocal(Sparse):
 
     def log_alpha(self) -> Tensor:
         """That of a weight's group, or its own where that is larger and single weights may go."""
-        group = self._expanded(self.group_log_alpha())
+        group = self.groups.expand(self.group_log_alpha())
         return torch.maximum(group, super().log_alpha()) if isinstance(self.prior, LogUniform) else group
 
     def center(self) -> Tensor:
         """E z E v."""
-        return self._expanded(self.scale) * self.mean * self.survivors()
+        return self.groups.expand(self.scale) * self.mean * self.survivors()
 
     def std(self) -> Tensor:
         """By Var zv = (E z)² Var v + Var z ((E v)² + Var v)."""
-        scale, spread = self._expanded(self.scale), self._expanded(self.log_scale_std.exp()).square()
+        scale, spread = self.groups.expand(self.scale), self.groups.expand(self.log_scale_std.exp()).square()
         variance = self.log_std.exp().square()
         total = scale.square() * variance + spread * (self.mean.square() + variance)
         return total.sqrt() * self.survivors()
@@ -199,23 +199,6 @@ class GroupLocal(Sparse):
     def kl(self) -> Tensor:
         """KL of scales and weights, summed."""
         return diagonal_kl(self.scale, self.log_scale_std, LogUniform()) + super().kl()
-
-    def _expanded(self, groups: Tensor) -> Tensor:
-        """A number for each group in the place of every weight, flat."""
-        parts = groups.split([max(shape) for shape in self.shapes])
-        shapes = zip(parts, self.shapes, self.slots.layout.shapes, strict=True)
-        return torch.cat([part.view(shape).expand(whole).reshape(-1) for part, shape, whole in shapes])
-
-
-def _group_shape(slots: Slots, index: int) -> tuple[int, ...]:
-    """The shape of a parameter's scales: its inputs (linear), its filters (convolution), or a bias's own units."""
-    shape = slots.layout.shapes[index]
-    module = slots.places[index][0][0]
-    if isinstance(module, nn.modules.conv._ConvNd):
-        axis = 1 if module.transposed and len(shape) > 1 else 0
-    else:
-        axis = len(shape) - 1
-    return tuple(size if i == axis else 1 for i, size in enumerate(shape))
 
 
 @dataclass(frozen=True)

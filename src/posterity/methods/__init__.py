@@ -14,6 +14,7 @@ from posterity.methods.kfac import NoisyKFAC as NoisyKFAC
 from posterity.methods.laplace import Laplace as Laplace
 from posterity.methods.map import MAP as MAP
 from posterity.methods.mean_field import MeanField as MeanField
+from posterity.methods.mnf import MNF as MNF
 from posterity.methods.pruning import Pruning as Pruning
 from posterity.methods.sgld import PSGLD as PSGLD
 from posterity.methods.sgld import SGHMC as SGHMC
@@ -39,6 +40,7 @@ METHODS: dict[str, type[Method]] = {
     "pruning": Pruning,
     "mean-field": MeanField,
     "hwa": HWA,
+    "mnf": MNF,
     "sparse-vd": SparseVD,
     "ard": ARD,
     "group-sparse": GroupSparse,

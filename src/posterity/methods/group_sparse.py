@@ -61,6 +61,6 @@ class GroupSparse(SparseVD):
         figures = super().measures(run)
         for block in sparse_blocks(run.module):
             if isinstance(block, GroupLocal):
-                left = (block.group_log_alpha() < block.threshold).split([max(shape) for shape in block.shapes])
+                left = (block.group_log_alpha() < block.threshold).split(block.groups.sizes)
                 figures |= {f"units {n}": float(k.sum()) for n, k in zip(block.slots.layout.names, left, strict=True)}
         return figures
