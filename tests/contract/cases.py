@@ -15,11 +15,14 @@ from posterity.posteriors import (
     Empirical,
     FullGaussian,
     Implicit,
+    KroneckerGaussian,
+    Linearised,
     LowRankGaussian,
     Mixture,
     Posterior,
     Stochastic,
 )
+from posterity.posteriors.kronecker import MatrixBlock
 from posterity.posteriors.stochastic import with_dropout
 
 
@@ -43,6 +46,9 @@ class MethodCase:
 METHOD_CASES = [
     MethodCase("map", pst.MAP(), noiseless=True),
     MethodCase("hwa", pst.HWA(start=0, every=1), training={"lr": 0.02}),
+    MethodCase("sparse-vd", pst.SparseVD(temperature=0.1), training={"lr": 0.02}),
+    MethodCase("ard", pst.ARD(temperature=0.1, clip_start=0.5), training={"lr": 0.02}),
+    MethodCase("group-sparse", pst.GroupSparse(temperature=0.1), training={"lr": 0.02}),
     MethodCase("mean-field", pst.MeanField(), training={"lr": 0.02}),
     MethodCase("dropout", pst.Dropout(rate=0.2, insert=("2",))),
     MethodCase("swa", pst.SWA(start=0, every=1, lr=0.01), noiseless=True, training={"lr": 0.01}),
@@ -54,6 +60,12 @@ METHOD_CASES = [
     MethodCase("snapshot", pst.Snapshot(cycles=2), noiseless=True),
     MethodCase("fast-geometric", pst.FastGeometric(start=1, cycles=2, peak=1.0), noiseless=True),
     MethodCase("pruning", pst.Pruning(keep=0.5), noiseless=True),
+    MethodCase("vogn", pst.VOGN(lr=0.01)),
+    MethodCase("ogn", pst.OGN(lr=0.01), noiseless=True),
+    MethodCase("ivon", pst.IVON(lr=0.1, beta2=0.999)),
+    MethodCase("kfac", pst.KFAC(lr=0.01)),
+    MethodCase("noisy-kfac", pst.NoisyKFAC(lr=0.01)),
+    MethodCase("laplace", pst.Laplace(), noiseless=True, training={"lr": 0.02}),
 ]
 
 
@@ -74,6 +86,19 @@ def data(dtype: torch.dtype = torch.float64, n: int = 96) -> tuple[Tensor, Tenso
     inputs = torch.randn(n, 4, generator=generator, dtype=torch.float64)
     targets = (inputs[:, :3] + 0.3 * torch.randn(n, 3, generator=generator, dtype=torch.float64)).argmax(1)
     return inputs.to(dtype), targets
+
+
+def kronecker(net: nn.Module, generator: torch.Generator) -> KroneckerGaussian:
+    """A matrix-normal first layer, an independent last weight, a fixed last bias."""
+
+    def randn(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    left, right = torch.eye(12).double() + 0.2 * randn(12, 12), torch.eye(5).double() + 0.2 * randn(5, 5)
+    block = MatrixBlock("0.weight", "0.bias", left, right, 0.05 + 0.05 * randn(12, 5).abs())
+    std = {"2.weight": torch.full_like(mean["2.weight"], 0.1)}
+    return KroneckerGaussian(net, pst.likelihoods.Categorical(), mean, [block], std)
 
 
 def posteriors() -> dict[str, Posterior]:
@@ -99,5 +124,7 @@ def posteriors() -> dict[str, Posterior]:
         "implicit": Implicit(net, likelihood, pst.variational(net, family="radial", init_std=0.3), "radial"),
         "stochastic": Stochastic(with_dropout(net, {"2": 0.3}), likelihood),
         "conformal": Conformal(diagonal, 0.9, 0.7, 8),
+        "kronecker": kronecker(net, generator),
+        "linearised": Linearised(kronecker(net, generator)),
         "mixture": Mixture([diagonal, DiagonalGaussian(net, likelihood, points[3], std, seed=2)]),
     }

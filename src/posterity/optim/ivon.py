@@ -125,6 +125,11 @@ class IVON(SampledOptimizer):
             flat["gradient"].add_(own)
             flat["second"].addcmul_(own, factor)
 
+    def _std(self, group: Group, flat: FlatGroup) -> Tensor:
+        """√(τ / (N (h + δ̃)))."""
+        precision = flat["hessian"] + scaled_precision(group, flat)
+        return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
+
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
         return [flat["statistics"]]
 

@@ -32,6 +32,9 @@ from posterity.curvature.kfac import KroneckerBlock, KroneckerCapture, Sharing, 
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.modules import check_training_mode, module_groups
 from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
+from posterity.posteriors import KroneckerGaussian, WeightPosterior
+from posterity.posteriors.kronecker import MatrixBlock
+from posterity.probability.likelihoods import Categorical, Likelihood
 from posterity.types import Params, PosterityError, check_fraction, check_positive
 
 
@@ -186,6 +189,35 @@ class KFAC(SampledOptimizer):
             torch._foreach_copy_(flat.views("gradient"), gradients)
         else:
             torch._foreach_add_(flat.views("gradient"), gradients)
+
+    def posterior(self, module: nn.Module, likelihood: Likelihood | None = None) -> WeightPosterior:
+        """A matrix normal for each Linear layer and convolution, or a point without noise."""
+        if not self.noisy:
+            return super().posterior(module, likelihood)
+        group, names = self.param_groups[0], {id(p): name for name, p in module.named_parameters()}
+        name = {own: names[id(p)] for own, p in self._parameters.items() if id(p) in names}
+        scale = math.sqrt(group["temperature"] / group["num_data"])
+        blocks = [
+            MatrixBlock(
+                name[block.weight],
+                None if block.bias is None else name[block.bias],
+                block.output.clone(),
+                block.input.clone(),
+                torch.full((len(block.output), len(block.input)), scale).to(block.input),
+            )
+            for block in self._roots
+        ]
+        diagonal = {name[own] for own in self._capture.curvature.diagonal}
+        std = {key: value for key, value in self._stds(module).items() if key in diagonal}
+        mean = {key: p.detach() for key, p in module.named_parameters()}
+        return KroneckerGaussian(module, likelihood or Categorical(), mean, blocks, std)
+
+    def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
+        """As in VOGN; meant for parameters without factors."""
+        if not group["noisy"]:
+            return None
+        precision = flat["curvature"] + (scaled_precision(group, flat) + group["damping"])
+        return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
 
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
         own = [flat["statistics"]]

@@ -22,9 +22,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posterity.optim.flat_group import FlatGroup, PerWeight
+from posterity.posteriors import DiagonalGaussian, Empirical, WeightPosterior
+from posterity.probability.likelihoods import Categorical, Likelihood
 from posterity.random import generator_for
 from posterity.types import Params, PosterityError
 
@@ -199,6 +201,33 @@ class SampledOptimizer(torch.optim.Optimizer):
             self._update(group, flat)
         self._entries = 0
 
+    def posterior(self, module: nn.Module, likelihood: Likelihood | None = None) -> WeightPosterior:
+        """The posterior that the optimizer has reached, over the parameters of the module it trains.
+
+        Args:
+            module: The network whose parameters these are.
+            likelihood: How targets arise from its outputs; class logits if not given.
+        """
+        likelihood = likelihood or Categorical()
+        std = self._stds(module)
+        mean = {name: p.detach() for name, p in module.named_parameters()}
+        return DiagonalGaussian(module, likelihood, mean, std) if std else Empirical(module, likelihood, [mean])
+
+    def moments(self, module: nn.Module) -> tuple[Params, Params]:
+        """Mean and marginal variance of every parameter, by name; zero variance where it is deterministic."""
+        posterior = self.posterior(module)
+        return posterior.mean(), posterior.variance()
+
+    @torch.no_grad()
+    def _stds(self, module: nn.Module) -> Params:
+        """Standard deviations of the parameters that have one, by their names in the module."""
+        found: dict[int, Tensor] = {}
+        for group, flat in zip(self.param_groups, self._flat, strict=True):
+            std = self._std(group, flat)
+            if std is not None:
+                found |= dict(zip(map(id, flat.params), flat.layout.unflatten(std).values(), strict=True))
+        return {name: found[id(p)] for name, p in module.named_parameters() if id(p) in found}
+
     def _by_name(self, name: str) -> Params:
         """A vector's views of all groups, by parameter name."""
         return {key: v for flat in self._flat for key, v in zip(flat.layout.names, flat.views(name), strict=True)}
@@ -228,6 +257,10 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def _update(self, group: Group, flat: FlatGroup) -> None:
         """Change the parameters and the state from the accumulated means."""
+        raise NotImplementedError
+
+    def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
+        """The standard deviation of every weight of a group; None for weights without noise."""
         raise NotImplementedError
 
 

@@ -138,6 +138,13 @@ class VOGN(SampledOptimizer):
         else:
             torch._foreach_add_(flat.views("gradient"), gradients)
 
+    def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
+        """√(τ / (Nρ (s + δ̃ + γ)))."""
+        if not group["noisy"]:
+            return None
+        precision = flat["curvature"] + (scaled_precision(group, flat) + group["damping"])
+        return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
+
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
         return [flat["statistics"]]
 

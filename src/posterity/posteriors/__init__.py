@@ -7,6 +7,8 @@ from posterity.posteriors.empirical import Empirical
 from posterity.posteriors.files import load, save
 from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
 from posterity.posteriors.implicit import Implicit
+from posterity.posteriors.kronecker import KroneckerGaussian
+from posterity.posteriors.linearised import Linearised
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
 from posterity.posteriors.tempered import temper, tempered
@@ -17,6 +19,8 @@ __all__ = [
     "Empirical",
     "FullGaussian",
     "Implicit",
+    "KroneckerGaussian",
+    "Linearised",
     "LowRankGaussian",
     "Mixture",
     "Posterior",

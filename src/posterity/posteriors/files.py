@@ -16,6 +16,8 @@ from posterity.posteriors.conformal import Conformal
 from posterity.posteriors.empirical import Empirical
 from posterity.posteriors.gaussian import DiagonalGaussian, FullGaussian, LowRankGaussian
 from posterity.posteriors.implicit import Implicit
+from posterity.posteriors.kronecker import KroneckerGaussian
+from posterity.posteriors.linearised import Linearised
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
 from posterity.probability import likelihoods
@@ -32,6 +34,8 @@ KINDS: dict[str, type[Posterior]] = {
     Implicit.kind: Implicit,
     Mixture.kind: Mixture,
     Conformal.kind: Conformal,
+    KroneckerGaussian.kind: KroneckerGaussian,
+    Linearised.kind: Linearised,
 }
 """Every posterior that a file can hold, by the name it has there."""
 

@@ -1,0 +1,142 @@
+"""Laplace: a Gaussian about the most probable weights, from the curvature there (Daxberger et al. 2106.14806).
+
+    q(w) = N(w*, (N H + δ I)⁻¹)
+
+with w* trained as by MAP, H the generalised Gauss-Newton matrix of the mean loss (or the Monte Carlo or the empirical
+Fisher matrix), and δ the prior's precision. The integral of the Gaussian approximates the evidence,
+
+    log p(D) ≈ log p(D | w*) + log N(w*; μ₀, 1/δ) + P/2 log 2π - ½ log det(N H + δ I)
+             = log p(D | w*) - ½ δ ‖w* - μ₀‖² + ½ P log δ - ½ log det(N H + δ I),
+
+whose largest value over δ (with w* as it is) gives the prior's precision without held-out data, and which compares
+networks. Predictions are of the linearised network, for which q is the exact posterior (``posteriors.linearised``); the
+network itself under q is ``posterior.parts[0]``.
+
+Structures: ``kronecker`` for most networks, ``diagonal``, ``full`` for small ones, and ``last-layer`` (full, with the
+rest of the network fixed) for any.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity.calling import call, map_inputs, plain_copy
+from posterity.curvature import ggn
+from posterity.data.pieces import pieces
+from posterity.flat import Layout
+from posterity.methods.base import Method
+from posterity.methods.laplace_structures import STRUCTURES, Precision, Structure
+from posterity.posteriors import Linearised, WeightPosterior
+from posterity.posteriors.tempered import minimise
+from posterity.probability import likelihoods
+from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Normal
+from posterity.run import Run
+from posterity.types import Batch, Params, PosterityError
+
+__all__ = ["Laplace"]
+
+CURVATURES = ("ggn", "fisher", "empirical")
+PIECE = 500  # examples of one pass when the data comes whole
+_RANGE = 16.0  # |log δ| is sought up to here
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Laplace(Method):
+    """A Gaussian about the MAP weights.
+
+    Attributes:
+        prior: A Normal. Training uses it as it is; with ``tune_prior`` the posterior has a precision of its own.
+        structure: ``"kronecker"``, ``"diagonal"``, ``"full"`` or ``"last-layer"``.
+        curvature: ``"ggn"``, ``"fisher"`` (with drawn labels) or ``"empirical"``.
+        tune_prior: Choose the prior's precision by the evidence.
+        linearised: Predict with the linearised network; without it, with the network itself.
+    """
+
+    structure: str = "kronecker"
+    curvature: str = "ggn"
+    tune_prior: bool = True
+    linearised: bool = True
+
+    def __post_init__(self) -> None:
+        if self.structure not in STRUCTURES:
+            raise PosterityError(f"structure must be one of {', '.join(STRUCTURES)}, got {self.structure!r}")
+        if self.curvature not in CURVATURES:
+            raise PosterityError(f"curvature must be one of {', '.join(CURVATURES)}, got {self.curvature!r}")
+        if not isinstance(self.prior, Normal):
+            raise PosterityError(f"Laplace needs a Normal prior, got {self.prior!r}")
+
+    def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
+        """One pass over the data at the trained weights."""
+        return self._about(run.module, likelihood, batches, run.streams.shared)
+
+    def post_hoc(self, module: nn.Module, data: Any, likelihood: Likelihood | None = None) -> WeightPosterior:
+        """The posterior about the weights that a module has, however it was trained.
+
+        Args:
+            module: A trained network; not changed.
+            data: Its training data: a pair of tensors, a Dataset or a loader.
+            likelihood: How targets arise from outputs; None takes it from the type of the targets.
+        """
+        device = next(module.parameters()).device
+        batches = _small(pieces(data, PIECE), device)
+        first = next(batches, None)
+        if first is None:
+            raise PosterityError("a Laplace posterior needs data")
+        likelihood = likelihood or likelihoods.infer(first.targets)
+        generator = torch.Generator(device).manual_seed(0)
+        return self._about(module, likelihood, chain([first], batches), generator)
+
+    def _about(
+        self, module: nn.Module, likelihood: Likelihood, batches: Iterable[Batch], generator: torch.Generator
+    ) -> WeightPosterior:
+        network = plain_copy(module).requires_grad_(True)
+        structure = STRUCTURES[self.structure](network)
+        columns = {
+            "ggn": ggn.gauss_newton,
+            "fisher": ggn.monte_carlo_fisher(1, generator),
+            "empirical": ggn.empirical_fisher,
+        }[self.curvature]
+        fit = 0.0
+        for batch in batches:
+            structure.add(network, likelihood, batch, columns)
+            with torch.no_grad():
+                fit += float(likelihood.log_prob(call(network, batch.inputs), batch.targets).sum())
+        mean = {name: p.detach() for name, p in network.named_parameters()}
+        precision, log_prior = self._precision(structure, mean)
+        posterior = structure.posterior(network, likelihood, mean, precision)
+        return Linearised(posterior, fit + log_prior) if self.linearised else posterior
+
+    def _precision(self, structure: Structure, mean: Params) -> tuple[Precision, float]:
+        """δ, and what the evidence has besides the fit: -½ δ ‖w* - μ₀‖² + ½ P log δ - ½ log det(N H + δ I)."""
+        layout = Layout.of({name: mean[name] for name in structure.names})
+        prior = self.prior.flat(layout)
+        distance = (layout.flatten(mean) - prior.mean).square()  # type: ignore[attr-defined]
+
+        def rest(delta: Precision) -> float:
+            scale = torch.as_tensor(delta).to(distance)
+            log_scale = scale.log().expand(len(distance)).sum()
+            return float(0.5 * (log_scale - (scale * distance).sum() - structure.log_det(delta)))
+
+        if self.tune_prior:
+            delta: Precision = math.exp(minimise(lambda log: -rest(math.exp(log)), -_RANGE, _RANGE))
+        else:
+            std = prior.std  # type: ignore[attr-defined]
+            delta = std.to(distance) ** -2 if isinstance(std, Tensor) else float(std) ** -2
+        return delta, rest(delta)
+
+
+def _small(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """Pieces of at most ``PIECE`` examples, on the device."""
+    for batch in batches:
+        for start in range(0, len(batch.targets), PIECE):
+            part = slice(start, start + PIECE)
+            inputs = map_inputs(batch.inputs, lambda t, part=part: t[part].to(device))  # type: ignore[misc]
+            yield Batch(inputs, batch.targets[part].to(device))

@@ -1,0 +1,200 @@
+"""The four structures of a Laplace posterior: what they sum over the data, their spectrum, and the Gaussian they give.
+
+With H the curvature of the mean loss over N examples and δ the prior's precision, the posterior's precision is
+Λ = N H + δ I. Its log determinant is needed for many δ, so every structure keeps the eigenvalues of N H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from posterity.curvature import ggn
+from posterity.curvature.kfac import KroneckerCurvature
+from posterity.flat import Layout
+from posterity.posteriors import DiagonalGaussian, FullGaussian, KroneckerGaussian, WeightPosterior
+from posterity.posteriors.kronecker import MatrixBlock
+from posterity.probability.likelihoods import Likelihood
+from posterity.types import Batch, Params, PosterityError
+
+Precision = float | Tensor
+"""δ: one number, or one for every weight in the order of ``names``."""
+
+
+LARGEST = 20_000
+"""Weights that a full matrix may cover: 1.6 GB in float32."""
+
+
+class Structure(Protocol):
+    """One way to hold N H.
+
+    Attributes:
+        names: The parameters that the posterior covers, in the order of its vector.
+    """
+
+    names: tuple[str, ...]
+
+    def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
+        """Add a batch's curvature, summed over its examples."""
+        ...
+
+    def log_det(self, precision: Precision) -> Tensor:
+        """log det Λ."""
+        ...
+
+    def posterior(
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision
+    ) -> WeightPosterior:
+        """N(mean, Λ⁻¹)."""
+        ...
+
+
+class Diagonal:
+    """Only the diagonal of H."""
+
+    def __init__(self, module: nn.Module) -> None:
+        params = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
+        self.names = tuple(params)
+        self.layout = Layout.of(params)
+        self.sum = torch.zeros_like(self.layout.flatten(params))
+
+    def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
+        """Squared gradients, one backward pass for each column."""
+        found = ggn.diagonal(module, likelihood, batch, columns)
+        self.sum.add_(self.layout.flatten(found), alpha=len(batch.targets))
+
+    def log_det(self, precision: Precision) -> Tensor:
+        """Σ log(N h + δ)."""
+        return torch.log(self.sum + precision).sum()
+
+    def posterior(
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision
+    ) -> WeightPosterior:
+        """Independent weights of variance 1/(N h + δ)."""
+        return DiagonalGaussian(module, likelihood, mean, self.layout.unflatten((self.sum + precision).rsqrt()))
+
+
+class Kronecker:
+    """Kronecker factors for Linear layers and convolutions, the diagonal for the rest; one δ for all weights."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
+        self.total: KroneckerCurvature | None = None
+        self.count = 0
+
+    def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
+        """Factors are averaged over the data each for itself, as in K-FAC."""
+        own = ggn.kronecker(module, likelihood, batch, columns)
+        examples = len(batch.targets)
+        self.count += examples
+        if self.total is None:
+            self.total = own
+            return
+        share = examples / self.count
+        for mine, new in zip(self.total.blocks, own.blocks, strict=True):
+            mine.input.lerp_(new.input, share)
+            mine.output.lerp_(new.output, share)
+        for name, value in self.total.diagonal.items():
+            value.lerp_(own.diagonal[name], share)
+
+    @cached_property
+    def spectrum(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """For each layer the eigenvalues of N G ⊗ A as a matrix [O, I], and the eigenvectors of G and of A."""
+        found = []
+        for block in self._curvature.blocks:
+            g, left = torch.linalg.eigh(block.output)
+            a, right = torch.linalg.eigh(block.input)
+            found.append((self.count * torch.outer(g.clamp_min(0), a.clamp_min(0)), left, right))
+        return found
+
+    @property
+    def _curvature(self) -> KroneckerCurvature:
+        if self.total is None:
+            raise PosterityError("a Laplace posterior needs data")
+        return self.total
+
+    def log_det(self, precision: Precision) -> Tensor:
+        """Over the eigenvalues of every block and the diagonal of the rest."""
+        if isinstance(precision, Tensor):
+            raise PosterityError("Kronecker factors need one prior precision for all weights: give one std, or tune it")
+        blocks = [torch.log(values + precision).sum() for values, _, _ in self.spectrum]
+        rest = [torch.log(self.count * value + precision).sum() for value in self._curvature.diagonal.values()]
+        return torch.stack(blocks + rest).sum()
+
+    def posterior(
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision
+    ) -> WeightPosterior:
+        """Matrix-normal weights in the factors' eigenvectors."""
+        blocks = [
+            MatrixBlock(block.weight, block.bias, left, right, (values + precision).rsqrt(), symmetric=True)
+            for block, (values, left, right) in zip(self._curvature.blocks, self.spectrum, strict=True)
+        ]
+        std = {name: (self.count * value + precision).rsqrt() for name, value in self._curvature.diagonal.items()}
+        return KroneckerGaussian(module, likelihood, mean, blocks, std)
+
+
+class Full:
+    """All of H: for small networks."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
+        size = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        if size > LARGEST:
+            raise PosterityError(
+                f"a full Laplace posterior of {size:,} weights would not fit in memory: use structure='kronecker'"
+            )
+        self.sum: Tensor | float = 0.0
+
+    def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
+        """The whole matrix."""
+        self.sum = self.sum + ggn.full(module, likelihood, batch, columns, self.names) * len(batch.targets)
+
+    def _precision(self, precision: Precision) -> Tensor:
+        total = torch.as_tensor(self.sum)
+        return total + torch.as_tensor(precision).to(total).expand(len(total)).diag()
+
+    @cached_property
+    def spectrum(self) -> Tensor:
+        """The eigenvalues of N H."""
+        return torch.linalg.eigvalsh(torch.as_tensor(self.sum)).clamp_min(0)
+
+    def log_det(self, precision: Precision) -> Tensor:
+        """Σ log(λ + δ) for one δ, else of the matrix itself."""
+        if isinstance(precision, float):
+            return torch.log(self.spectrum + precision).sum()
+        return torch.linalg.slogdet(self._precision(precision))[1]
+
+    def posterior(
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision
+    ) -> WeightPosterior:
+        """All weights correlated."""
+        covariance = torch.cholesky_inverse(torch.linalg.cholesky(self._precision(precision)))
+        return FullGaussian(module, likelihood, mean, torch.linalg.cholesky(covariance), self.names)
+
+
+class LastLayer(Full):
+    """All of H of the last Linear layer, with the layers before it fixed: for any network."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.names = ()
+        self.sum = 0.0
+
+    def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
+        """From the features that reach the layer."""
+        if not self.names:
+            layer, _, _ = ggn.last_layer_features(module, batch)
+            own = {id(p) for p in layer.parameters()}
+            self.names = tuple(name for name, p in module.named_parameters() if id(p) in own)
+        self.sum = self.sum + ggn.last_layer(module, likelihood, batch, columns) * len(batch.targets)
+
+
+STRUCTURES: dict[str, Callable[[nn.Module], Structure]] = {
+    "diagonal": Diagonal,
+    "kronecker": Kronecker,
+    "full": Full,
+    "last-layer": LastLayer,
+}

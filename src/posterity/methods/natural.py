@@ -1,0 +1,107 @@
+"""What VOGN, OGN, IVON and the K-FAC methods share: an optimizer that holds the prior and collects its own statistics.
+
+The loop's hooks pass straight to the optimizer (``posterity.optim.sampled``): ``perturb`` samples its weights, and
+``statistics`` are its averages over draws and micro-batches. In a fit every rank draws its own noise, since the
+statistics are averaged with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from posterity.methods.base import Method
+from posterity.optim.flat_group import PerWeight
+from posterity.optim.sampled import SampledOptimizer
+from posterity.optim.schedules import Pace
+from posterity.posteriors import WeightPosterior
+from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Normal
+from posterity.run import Run
+from posterity.types import Batch, Params, Plan, PosterityError, check_fraction, check_positive
+
+__all__ = ["NaturalGradient"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NaturalGradient(Method):
+    """What the natural-gradient methods share.
+
+    Attributes:
+        prior: A Normal, by parameter if it is to carry an earlier posterior.
+        lr: Learning rate; None takes the one of the training config, or the method's own.
+        mc_samples: Draws averaged at every step.
+        temperature: 1 for the Bayes posterior, below it a cold one.
+        warmup: The share of the run over which the temperature rises to its value.
+        warmup_start: The share of the temperature that it starts from.
+    """
+
+    lr: float | None = None
+    mc_samples: int = 1  # type: ignore[misc]
+    temperature: float = 1.0
+    warmup: float = 0.0
+    warmup_start: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_positive(mc_samples=self.mc_samples, temperature=self.temperature, warmup_start=self.warmup_start)
+        check_fraction(warmup=self.warmup)
+        if self.lr is not None:
+            check_positive(lr=self.lr)
+        if not isinstance(self.prior, Normal):
+            raise PosterityError(f"{type(self).__name__} needs a Normal prior, got {self.prior!r}")
+
+    def rate(self, plan: Plan) -> float:
+        """The learning rate, from the method or from the training config, but not both."""
+        if self.lr is not None and plan.lr is not None and self.lr != plan.lr:
+            raise PosterityError(f"the method has lr={self.lr} and the training config lr={plan.lr}: give one")
+        return self.lr or plan.lr or self.default_lr
+
+    def schedule(self, plan: Plan) -> Pace:
+        """The temperature's rise; the learning rate is left to ``Training``."""
+
+        def temperature(step: int) -> float:
+            risen = min(1.0, step / max(1.0, self.warmup * plan.steps))
+            return self.temperature * (self.warmup_start + (1 - self.warmup_start) * risen if self.warmup else 1.0)
+
+        return Pace(temperature=temperature)
+
+    def prior_terms(self, module: nn.Module) -> dict[str, PerWeight]:
+        """The prior's precision and mean, as numbers where they are the same for all weights."""
+        prior = cast(Normal, self.prior)
+        if not isinstance(prior.std, Mapping | Tensor) and not isinstance(prior.mean, Mapping | Tensor):
+            return {"prior_precision": float(prior.std) ** -2, "prior_mean": float(prior.mean)}
+        each = {name: prior.at(name) for name, _ in module.named_parameters()}
+        return {
+            "prior_precision": {name: _precision(own.std) for name, own in each.items()},
+            "prior_mean": {name: own.mean for name, own in each.items()},
+        }
+
+    def perturb(self, optimizer: Optimizer, weight: float) -> AbstractContextManager[None]:
+        """A draw of the weights, or only a look at the layers."""
+        return cast(SampledOptimizer, optimizer).sampled_weights(weight)
+
+    def penalty(self, module: nn.Module, temperature: float) -> float:
+        """0: the update holds the prior."""
+        return 0.0
+
+    def statistics(self, run: Run) -> list[Tensor]:
+        """The optimizer's own averages."""
+        return cast(SampledOptimizer, run.optimizer).statistics()
+
+    def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
+        """Read off the optimizer."""
+        return cast(SampledOptimizer, run.optimizer).posterior(run.module, likelihood)
+
+    def moments(self, run: Run) -> tuple[Params, Params]:
+        """Mean and variance of every parameter, for wrappers such as HWA."""
+        return cast(SampledOptimizer, run.optimizer).moments(run.module)
+
+
+def _precision(std: Any) -> float | Tensor:
+    return torch.as_tensor(std) ** -2 if isinstance(std, Tensor) else float(std) ** -2

@@ -1,0 +1,194 @@
+"""A network made linear in its weights about their mean, under a Gaussian over the weights (Immer et al. 2008.08400).
+
+    f_w(x) ≈ f(x) + J(x) (w - mean),     J = ∂f/∂w at the mean,     w ~ N(mean, Σ)
+
+so that outputs are exactly Gaussian, N(f(x), J Σ Jᵀ). This is the network for which the Gauss-Newton Laplace posterior
+is the exact one, and where its wide variances do no harm. A draw is x ↦ f(x) + J(x) δ, one consistent function, by a
+Jacobian-vector product and without a Jacobian. ``outputs`` gives the Gaussian itself, and ``probit`` the class
+probabilities of MacKay's approximation, softmax(f / √(1 + π/8 diag J Σ Jᵀ)).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev, jvp, vmap
+from torch.utils._pytree import tree_map
+
+from posterity.calling import arguments, map_inputs, num_examples
+from posterity.posteriors.base import WeightPosterior
+from posterity.posteriors.gaussian import GaussianPosterior
+from posterity.posteriors.kronecker import KroneckerGaussian
+from posterity.prediction.engine import Weights
+from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
+from posterity.probability.likelihoods import Likelihood
+from posterity.types import Inputs, Params, PosterityError, Predictor
+
+__all__ = ["Linearised"]
+
+_FLOATS = 2**24  # of the Jacobians in memory at a time
+
+
+@dataclass(frozen=True, eq=False)
+class LinearDraw:
+    """x ↦ f(x) + J(x) δ."""
+
+    module: nn.Module
+    mean: Params
+    shift: Params
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """The outputs of this draw."""
+        args, kwargs = arguments(inputs)
+
+        def network(params: Params) -> Tensor:
+            return functional_call(self.module, params, args, kwargs)
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*torch.jit.script. is deprecated")  # torch's own forward-mode rules
+            out, change = jvp(network, (self.mean,), (self.shift,))  # type: ignore[misc]
+        return out + change
+
+
+class Linearised(WeightPosterior):
+    """The linearised network under a Gaussian over its weights.
+
+    Args:
+        posterior: Diagonal, low-rank, full or Kronecker.
+        log_evidence: log p(data) by Laplace's method, where known: the larger the better, among models of one data set.
+
+    Attributes:
+        parts: The posterior over weights, without the linearisation.
+    """
+
+    kind = "linearised"
+    needs_bank = False
+
+    def __init__(self, posterior: WeightPosterior, log_evidence: float | None = None) -> None:
+        super().__init__(posterior.module, posterior.likelihood, inputs=posterior.inputs, seed=posterior.seed)
+        self.parts: list[Any] = [posterior]
+        self.log_evidence = log_evidence
+
+    def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
+        """n linear functions of the weights."""
+        generator = self._generator(generator)
+        mean = self.mean()
+        for _ in range(n):
+            drawn = self.sample(generator)
+            yield LinearDraw(self.module, mean, {name: drawn[name] - m for name, m in mean.items()})
+
+    def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
+        """None: a draw is not a set of weights of the network itself."""
+        return None
+
+    def sample(self, generator: torch.Generator | None = None) -> Params:
+        """One set of weights."""
+        return self.parts[0].sample(self._generator(generator))
+
+    def mean(self) -> Params:
+        """The mean of every parameter."""
+        return self.parts[0].mean()
+
+    def variance(self) -> Params:
+        """The marginal variance of every parameter."""
+        return self.parts[0].variance()
+
+    def log_prob(self, params: Params) -> Tensor:
+        """Log density of one set of weights."""
+        return self.parts[0].log_prob(params)
+
+    @torch.no_grad()
+    def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """Mean [batch, outputs] and covariance [batch, outputs, outputs] of the Gaussian over each input's outputs."""
+        inputs = map_inputs(inputs, lambda t: t.to(self.device))
+        variance = self.variance()
+        free = {name: m for name, m in self.mean().items() if bool((variance[name] > 0).any())}
+        held = {name: m for name, m in self.mean().items() if name not in free}
+        size = sum(m.numel() for m in free.values()) * self._width(inputs)
+        count = max(1, _FLOATS // size)
+        parts = [
+            self._block(map_inputs(inputs, lambda t, a=start: t[a : a + count]), free, held)  # type: ignore[misc]
+            for start in range(0, num_examples(inputs), count)
+        ]
+        return torch.cat([mean for mean, _ in parts]), torch.cat([covariance for _, covariance in parts])
+
+    def _width(self, inputs: Inputs) -> int:
+        args, kwargs = arguments(map_inputs(inputs, lambda t: t[:1]))
+        return self.module(*args, **kwargs).numel()
+
+    def _block(self, inputs: Inputs, free: Params, held: Params) -> tuple[Tensor, Tensor]:
+        def one(params: Params, own: Any) -> tuple[Tensor, Tensor]:
+            args, kwargs = tree_map(lambda t: t.unsqueeze(0), own)
+            out = functional_call(self.module, {**held, **params}, args, kwargs).flatten()
+            return out, out
+
+        jacobian, mean = vmap(jacrev(one, has_aux=True), in_dims=(None, 0))(free, arguments(inputs))
+        spread = projected(self.parts[0], jacobian)
+        return mean, spread @ spread.mT
+
+    def probit(self, inputs: Inputs) -> Tensor:
+        """Class probabilities [batch, classes] in closed form, by the probit approximation."""
+        if not self.likelihood.classifies:
+            raise PosterityError("the probit approximation is for classes; outputs() has the exact mean and variance")
+        mean, covariance = self.outputs(inputs)
+        temperature = getattr(self.likelihood, "temperature", 1.0)  # variances are of logits before it divides them
+        variance = covariance.diagonal(dim1=-2, dim2=-1) / temperature**2
+        return self.likelihood.probs(mean / torch.sqrt(1 + torch.pi / 8 * variance))
+
+    def state(self) -> dict[str, Any]:
+        """The evidence; the posterior over weights is stored as a part."""
+        return {"log_evidence": self.log_evidence}
+
+    @classmethod
+    def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Self:
+        """The posterior that ``state`` was taken from."""
+        return cls(state["parts"][0], state["log_evidence"])
+
+
+@singledispatch
+def projected(posterior: WeightPosterior, jacobian: Params) -> Tensor:
+    """J S [batch, outputs, rank] for a square root S of the covariance, Σ = S Sᵀ, from Jacobians by name."""
+    raise PosterityError(f"{type(posterior).__name__} has no covariance to linearise with")
+
+
+@projected.register
+def _(posterior: GaussianPosterior, jacobian: Params) -> Tensor:
+    flat = torch.cat([jacobian[name].flatten(2) for name in posterior.bayesian.names], -1)
+    return times_root(posterior.q, flat)
+
+
+@projected.register
+def _(posterior: KroneckerGaussian, jacobian: Params) -> Tensor:
+    parts = [jacobian[name].flatten(2) * std.flatten() for name, std in posterior.stds.items()]
+    for block in posterior.blocks:
+        J = jacobian[block.weight].flatten(3)
+        J = J if block.bias is None else torch.cat([J, jacobian[block.bias].unsqueeze(-1)], -1)
+        parts.append((block.left.T @ J @ block.right * block.scale).flatten(2))
+    return torch.cat(parts, -1)
+
+
+@singledispatch
+def times_root(q: object, J: Tensor) -> Tensor:
+    """J S for a square root S of the covariance of a Gaussian over one vector."""
+    raise PosterityError(f"{type(q).__name__} has no covariance to linearise with")
+
+
+@times_root.register
+def _(q: DiagonalNormal, J: Tensor) -> Tensor:
+    return J * q.std
+
+
+@times_root.register
+def _(q: FullNormal, J: Tensor) -> Tensor:
+    return J @ q.scale_tril
+
+
+@times_root.register
+def _(q: LowRankNormal, J: Tensor) -> Tensor:
+    return torch.cat([J * q.std, q.scale * J @ q.deviations.T.to(J)], -1)

@@ -1,0 +1,160 @@
+"""Laplace on linear regression is exact: posterior, evidence, and the best prior precision."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.contract.cases import data, network
+from torch import Tensor, nn
+
+import posterity as pst
+from posterity.methods.laplace import Laplace
+from posterity.posteriors import FullGaussian, KroneckerGaussian, Linearised
+from posterity.types import PosterityError
+
+NOISE = 0.5
+
+
+def problem() -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    inputs = torch.randn(30, 3, generator=g, dtype=torch.float64)
+    targets = inputs @ torch.tensor([[1.0], [-2.0], [0.5]]).double() + 0.3
+    return inputs, targets + NOISE * torch.randn(30, 1, generator=g, dtype=torch.float64)
+
+
+def exact(inputs: Tensor, targets: Tensor, delta: float) -> tuple[Tensor, Tensor, float]:
+    """Mean and covariance of (weights, bias), and log p(y): the textbook's formulas."""
+    X = torch.cat([inputs, torch.ones(len(inputs), 1).double()], 1)
+    precision = X.T @ X / NOISE**2 + delta * torch.eye(4).double()
+    mean = torch.linalg.solve(precision, X.T @ targets / NOISE**2).squeeze(1)
+    marginal = NOISE**2 * torch.eye(len(X)).double() + X @ X.T / delta
+    evidence = torch.distributions.MultivariateNormal(torch.zeros(len(X)).double(), marginal).log_prob(targets[:, 0])
+    return mean, torch.linalg.inv(precision), float(evidence)
+
+
+def at_optimum(delta: float) -> nn.Module:
+    layer = nn.Linear(3, 1).double()
+    mean, _, _ = exact(*problem(), delta)
+    with torch.no_grad():
+        layer.weight.copy_(mean[:3])
+        layer.bias.copy_(mean[3:])
+    return layer
+
+
+@pytest.mark.parametrize("structure", ["full", "last-layer"])
+@pytest.mark.parametrize("curvature", ["ggn", "fisher"])
+def test_full_laplace_is_the_exact_posterior_and_evidence(structure, curvature):
+    delta = 2.0
+    method = Laplace(prior=pst.priors.Normal(delta**-0.5), structure=structure, curvature=curvature, tune_prior=False)
+    posterior = method.post_hoc(at_optimum(delta), problem(), pst.likelihoods.Gaussian(NOISE))
+    mean, covariance, evidence = exact(*problem(), delta)
+    q = posterior.parts[0].q
+    torch.testing.assert_close(q.mean, mean)
+    if curvature == "ggn":
+        torch.testing.assert_close(q.scale_tril @ q.scale_tril.T, covariance)
+        assert math.isclose(posterior.log_evidence, evidence, rel_tol=1e-10)
+    else:  # one drawn label an example: right in expectation only
+        assert posterior.log_evidence != evidence and abs(posterior.log_evidence - evidence) < 2
+
+
+def test_predictions_are_exact_on_linear_regression():
+    delta = 2.0
+    method = Laplace(prior=pst.priors.Normal(delta**-0.5), structure="full", tune_prior=False)
+    posterior = method.post_hoc(at_optimum(delta), problem(), pst.likelihoods.Gaussian(NOISE))
+    x = torch.linspace(-3, 3, 15).double().view(5, 3)
+    mean, covariance, _ = exact(*problem(), delta)
+    X = torch.cat([x, torch.ones(5, 1).double()], 1)
+    found_mean, found_covariance = posterior.outputs(x)
+    torch.testing.assert_close(found_mean.squeeze(1), X @ mean)
+    torch.testing.assert_close(found_covariance.flatten(), ((X @ covariance) * X).sum(1))
+
+
+def test_the_prior_precision_maximises_the_evidence():
+    """With the weights held where they are, δ is where the derivative of the evidence vanishes."""
+    module, likelihood = at_optimum(1.0), pst.likelihoods.Gaussian(NOISE)
+    tuned = Laplace(structure="full").post_hoc(module, problem(), likelihood)
+
+    def evidence(delta: float) -> float:
+        method = Laplace(prior=pst.priors.Normal(delta**-0.5), structure="full", tune_prior=False)
+        return method.post_hoc(module, problem(), likelihood).log_evidence
+
+    grid = {delta: evidence(delta) for delta in torch.logspace(-3, 3, 61).tolist()}
+    best = max(grid, key=grid.get)
+    assert tuned.log_evidence >= grid[best]
+    assert tuned.log_evidence - grid[best] < 0.01
+    precision = torch.linalg.inv(tuned.parts[0].q.scale_tril @ tuned.parts[0].q.scale_tril.T)
+    X = torch.cat([problem()[0], torch.ones(30, 1).double()], 1)
+    delta = float((precision - X.T @ X / NOISE**2).diagonal().mean())
+    assert 0.9 < delta / best < 1.12  # grid steps are 26 %, and the maximum is flat
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "kronecker", "full", "last-layer"])
+def test_every_structure_against_its_own_definition(structure):
+    """Λ = N H + δ I with H from the curvature folder, in two batches or one."""
+    net, (inputs, targets) = network(), data()
+    likelihood, delta = pst.likelihoods.Categorical(), 3.0
+    method = Laplace(prior=pst.priors.Normal(delta**-0.5), structure=structure, tune_prior=False, linearised=False)
+    posterior = method.post_hoc(net, (inputs, targets), likelihood)
+    H = pst.curvature.ggn.full(net.eval(), likelihood, pst.types.Batch(inputs, targets)) * len(inputs)
+    if structure == "full":
+        expected = torch.linalg.inv(H + delta * torch.eye(len(H)).double()).diagonal()
+    elif structure == "diagonal":
+        expected = 1 / (H.diagonal() + delta)
+    elif structure == "last-layer":
+        expected = torch.zeros(len(H)).double()
+        expected[-39:] = torch.linalg.inv(H[-39:, -39:] + delta * torch.eye(39).double()).diagonal()
+    else:
+        curvature = pst.curvature.ggn.kronecker(net, likelihood, pst.types.Batch(inputs, targets))
+        parts = []
+        for block in curvature.blocks:
+            precision = len(inputs) * torch.kron(block.output, block.input)
+            variance = torch.linalg.inv(precision + delta * torch.eye(len(precision)).double()).diagonal()
+            variance = variance.view(len(block.output), -1)
+            parts += [variance[:, :-1].flatten(), variance[:, -1]]
+        expected = torch.cat(parts)
+    found = torch.cat([v.flatten() for v in posterior.variance().values()])
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12)
+    loader = [(inputs[:50], targets[:50]), (inputs[50:], targets[50:])]
+    again = method.post_hoc(net, loader, likelihood)
+    if structure != "kronecker":  # whose factors are averaged each for itself
+        torch.testing.assert_close(again.variance(), posterior.variance())
+
+
+def test_through_fit_it_ends_in_a_linearised_posterior():
+    posterior = pst.fit(network(), pst.Laplace(), data(), epochs=5, training=pst.Training(progress=False, lr=0.02))
+    assert isinstance(posterior, Linearised) and isinstance(posterior.parts[0], KroneckerGaussian)
+    assert math.isfinite(posterior.log_evidence)
+    plain = pst.fit(
+        network(),
+        pst.Laplace(structure="last-layer", linearised=False),
+        data(),
+        epochs=5,
+        training=pst.Training(progress=False, lr=0.02),
+    )
+    assert isinstance(plain, FullGaussian) and plain.bayesian.names == ("2.weight", "2.bias")
+
+
+def test_the_evidence_prefers_the_right_noise():
+    """Among likelihoods of the same data, the one that made it."""
+    method = Laplace(structure="full")
+    found = {
+        noise: method.post_hoc(at_optimum(1.0), problem(), pst.likelihoods.Gaussian(noise)).log_evidence
+        for noise in (0.1, NOISE, 3.0)
+    }
+    assert max(found, key=found.get) == NOISE
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(PosterityError, match="structure must be"):
+        Laplace(structure="dense")
+    with pytest.raises(PosterityError, match="curvature must be"):
+        Laplace(curvature="hessian")
+    with pytest.raises(PosterityError, match="Normal prior"):
+        Laplace(prior=pst.priors.Laplace(1.0))
+    with pytest.raises(PosterityError, match="would not fit"):
+        Laplace(structure="full").post_hoc(nn.Linear(200, 200).double(), (torch.zeros(4, 200), torch.zeros(4, 200)))
+    by_name = pst.priors.Normal({"*.weight": 1.0, "*.bias": 2.0})
+    with pytest.raises(PosterityError, match="one prior precision"):
+        Laplace(prior=by_name, tune_prior=False).post_hoc(network(), data())
