@@ -17,7 +17,9 @@ DOUBLE = torch.float64
 
 
 def converted(module: nn.Module, hidden: int = 8, steps: int = 2):
-    return convert(module, select(module, None), Scheme(noisy=FlowFamily(hidden, steps), layers=LOCAL), Normal(1.0), 0.1)
+    return convert(
+        module, select(module, None), Scheme(noisy=FlowFamily(hidden, steps), layers=LOCAL), Normal(1.0), 0.1
+    )
 
 
 def test_log_determinant_is_that_of_the_jacobian():
