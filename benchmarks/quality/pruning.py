@@ -18,7 +18,7 @@ METHODS = {
     "magnitude, iterative": lambda keep: pst.Pruning(keep=keep, ramp="iterative", rounds=6),
     "magnitude, one shot": lambda keep: pst.Pruning(keep=keep, ramp="one-shot", start=0.5, stop=0.6),
     "L1, gradual": lambda keep: pst.Pruning(keep=keep, prior=pst.priors.Laplace(0.1)),
-    "magnitude, whole units": lambda keep: pst.Pruning(keep=keep, whole_units=True, per_layer=True),
+    "magnitude, whole units": lambda keep: pst.Pruning(keep=keep**0.5, whole_units=True, per_layer=True),
     "random, gradual": lambda keep: pst.Pruning(keep=keep, criterion="random"),
 }
 

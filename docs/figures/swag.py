@@ -8,6 +8,7 @@ python docs/figures/swag.py --train 60000         # with more than the first 5,0
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -19,6 +20,7 @@ import posterity as pst
 from posterity import data
 from posterity.models.convolutional import lenet5
 from posterity.report import landscape as pictures
+from posterity.run import Run
 
 SGD = pst.Training(optimizer="sgd", lr=0.05, progress=False)
 
@@ -33,15 +35,29 @@ def network() -> nn.Module:
     return lenet5((1, 28, 28))
 
 
+class Epochs:
+    """Keeps the weights after each epoch."""
+
+    def __init__(self) -> None:
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def on_epoch(self, run: Run, figures: dict[str, float]) -> None:
+        """Keep a copy."""
+        self.weights.append({name: p.detach().clone() for name, p in run.module.named_parameters()})
+
+
 def plane(options: argparse.Namespace) -> plt.Figure:
     """Test error around SWAG, along its two main directions; and through three SGD solutions."""
     clothes = small("fashion-mnist", options)
     some = tuple(t[:1000] for t in clothes.test)
-    swag = pst.fit(network(), pst.SWAG(rank=20, lr=0.02), clothes.train, epochs=options.epochs, training=SGD)
+    epochs = Epochs()
+    training = replace(SGD, callbacks=(epochs,))
+    swag = pst.fit(network(), pst.SWAG(rank=20, lr=0.02), clothes.train, epochs=options.epochs, training=training)
     members = pst.fit(network, pst.MAP(), clothes.train, epochs=options.epochs, members=3, training=SGD)
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
-    pictures.plane(axes[0], pst.landscape(swag, some, steps=options.steps, margin=1.0), "error")
-    axes[0].set_title("SWAG: its snapshots and their mean")
+    path = epochs.weights[options.epochs // 4 :]
+    pictures.plane(axes[0], pst.landscape(swag, some, path=path, steps=options.steps), "error")
+    axes[0].set_title("SWAG: SGD's path by epochs, and the mean")
     pictures.plane(axes[1], pst.landscape(members, some, steps=options.steps), "error")
     axes[1].set_title("three independent SGD solutions")
     return figure
@@ -81,9 +97,9 @@ def band(options: argparse.Namespace) -> plt.Figure:
     figure, axes = plt.subplots(1, 2, figsize=(11, 3.6), layout="constrained", sharey=True)
     for axis, name, method in (
         (axes[0], "SGD", pst.MAP()),
-        (axes[1], "MultiSWAG of 5", pst.SWAG(rank=20, lr=0.02)),
+        (axes[1], "MultiSWAG of 5", pst.SWAG(rank=20, lr=0.004)),
     ):
-        posterior = pst.fit(module, method, (x, y), epochs=300, members=1 + 4 * (name != "SGD"), training=training)
+        posterior = pst.fit(module, method, (x, y), epochs=500, members=1 + 4 * (name != "SGD"), training=training)
         prediction = posterior.predict(line, draws=100, keep_samples=True)
         low, high = prediction.interval(0.9)
         axis.fill_between(line[:, 0], low.flatten(), high.flatten(), alpha=0.25, label="90% band")

@@ -64,10 +64,22 @@ def test_swag_is_seen_along_its_deviations():
     mean = point(1.0, 1.0, 1.0)
     posterior = LowRankGaussian(module, LIKELIHOOD, mean, point(0.1, 0.1, 0.1), rows, 0.5)
     spanned = torch.cat([p["weight"] for p in landmarks(posterior)])
-    torch.testing.assert_close(spanned, mean["weight"] + rows)
+    torch.testing.assert_close(spanned[::2], mean["weight"] + rows)
+    torch.testing.assert_close(spanned[1::2], mean["weight"] - rows)
     picture = landscape(posterior, (X, Y), steps=3)
-    assert picture.path.shape == (6, 2)
-    assert abs(float(picture.centre.norm())) < float(picture.points.norm(dim=1).max())
+    assert picture.path.shape == (0, 2)
+    torch.testing.assert_close(picture.centre, torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
+    directions = torch.linalg.svd(rows).Vh[:2]
+    torch.testing.assert_close(Plane.through(landmarks(posterior)).axes.abs(), directions.abs())
+
+
+def test_a_chain_brings_its_path_and_any_other_can_be_given():
+    generator = torch.Generator().manual_seed(3)
+    points = [point(*torch.randn(3, generator=generator).tolist()) for _ in range(6)]
+    chain = Empirical(linear(), LIKELIHOOD, points)
+    plane = Plane.through(points)
+    torch.testing.assert_close(landscape(chain, (X, Y), steps=2).path, plane.project(points))
+    torch.testing.assert_close(landscape(chain, (X, Y), path=points[:2], steps=2).path, plane.project(points[:2]))
 
 
 def test_errors_of_classes_are_shares_of_wrong_labels():

@@ -19,8 +19,9 @@ from posterity.types import Inputs
 
 __all__ = ["one_thread", "ratio", "rows", "timings"]
 
-_ROUNDS = 25
-_CALLS = 20
+_ROUNDS, _FEWEST, _CALLS = 25, 5, 20
+_LONGEST = 3.0
+"""Seconds that a large network may take in all; it is timed in fewer rounds, and needs no more."""
 
 
 @contextmanager
@@ -51,10 +52,12 @@ def timings(networks: Mapping[str, nn.Module], inputs: Inputs, budget: float = 0
     device = calling.tensors_of(inputs)[0].device
     seconds: dict[str, list[float]] = {name: [] for name in networks}
     with one_thread(), torch.no_grad():
-        # The first calls choose kernels and fill caches; the second tell how many fit a round.
-        first = [_time(network, inputs, calls, device) for calls in (2, 3) for network in networks.values()]
-        calls = max(1, min(_CALLS, round(budget / _ROUNDS / max(*first[len(networks) :], 1e-6))))
-        for _ in range(_ROUNDS):
+        # The first calls choose kernels and fill caches; the second tell how often there is time to call.
+        first = [_time(network, inputs, 1, device) for _ in range(2) for network in networks.values()]
+        slowest = max(*first[len(networks) :], 1e-6)
+        rounds = max(_FEWEST, min(_ROUNDS, round(_LONGEST / slowest)))
+        calls = max(1, min(_CALLS, round(budget / rounds / slowest)))
+        for _ in range(rounds):
             for name, network in networks.items():
                 seconds[name].append(_time(network, inputs, calls, device))
     return seconds

@@ -190,14 +190,24 @@ class Arena:
     def _choose(
         self, recipe: Recipe, seed: int
     ) -> tuple[tuple[Posterior, dict[str, float], int], list[dict[str, Any]]]:
-        """Fit every setting and keep the one with the best validation NLL; restarts take what their method took."""
+        """Fit every setting and keep the one with the best validation NLL; restarts take what their method took.
+
+        A setting that fails is left out, unless all do.
+        """
         settings = recipe.settings if self.contest.tune else recipe.settings[:1]
         if recipe.name != recipe.method and recipe.method in self.chosen:
             settings = (self.chosen[recipe.method],)
-        found, tried = [], []
+        found: list[tuple[float, Options, tuple[Posterior, dict[str, float], int]]] = []
+        tried: list[dict[str, Any]] = []
         for options in settings:
-            made = self._fit(recipe, options, seed)
-            loss = float("nan") if len(settings) == 1 else self._validation_nll(made[0])
+            try:
+                made = self._fit(recipe, options, seed)
+            except PosterityError as error:
+                tried.append({"method": repr(recipe.make(options)), "validation_nll": None, "reason": str(error)})
+                if options == settings[-1] and not found:
+                    raise
+                continue
+            loss = 0.0 if len(settings) == 1 else self._validation_nll(made[0])
             found.append((loss, options, made))
             tried.append({"method": repr(recipe.make(options)), "validation_nll": loss})
         best = min(found, key=lambda entry: entry[0])

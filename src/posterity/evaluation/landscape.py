@@ -36,7 +36,7 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.random import generator_for
 from posterity.types import Batch, Params, PosterityError
 
-__all__ = ["Connection", "Landscape", "Plane", "connect", "landmarks", "landscape"]
+__all__ = ["Connection", "Landscape", "Plane", "connect", "judge", "landmarks", "landscape", "walked"]
 
 _TOGETHER = 8  # networks whose BatchNorm statistics are gathered in one pass
 _Example = tuple[float, Batch]
@@ -60,8 +60,21 @@ def _(posterior: Mixture) -> list[Params]:
 
 @landmarks.register
 def _(posterior: LowRankGaussian) -> list[Params]:
+    # One deviation to either side of the mean: the plane then goes through the mean, along D's main directions.
     mean, rows = posterior.q.mean, posterior.q.deviations  # type: ignore[union-attr]
-    return [{**posterior.fixed, **posterior.bayesian.unflatten(mean + row.to(mean))} for row in rows]
+    ends = [mean + side * row.to(mean) for row in rows for side in (1, -1)]
+    return [{**posterior.fixed, **posterior.bayesian.unflatten(end)} for end in ends]
+
+
+@singledispatch
+def walked(posterior: WeightPosterior) -> list[Params]:
+    """The path that a posterior remembers: none but for chains."""
+    return []
+
+
+@walked.register
+def _(posterior: Empirical) -> list[Params]:
+    return landmarks(posterior) if len(posterior.points) > 3 else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +130,7 @@ class Landscape:
         loss: Mean negative log-likelihood, [rows, columns].
         error: Share of wrong labels (classes) or mean squared error (numbers), [rows, columns].
         points: Coordinates of the weights that span the plane, [points, 2].
-        path: Coordinates of a trajectory, [steps, 2].
+        path: Coordinates of a trajectory, [steps, 2]; without one, [0, 2].
         centre: Coordinates of the posterior's mean, [2].
         classifies: What ``error`` is.
     """
@@ -137,7 +150,7 @@ def landscape(
     data: Any,
     *,
     points: Sequence[Params] | None = None,
-    path: Sequence[Params] = (),
+    path: Sequence[Params] | None = None,
     steps: int = 21,
     margin: float = 0.3,
 ) -> Landscape:
@@ -147,21 +160,22 @@ def landscape(
         posterior: An ensemble (plane through its members), SWAG (its deviations) or a chain (its samples).
         data: What loss and error are of: a DataSet, (inputs, targets), a Dataset or a loader.
         points: The weights to lay the plane through instead.
-        path: A trajectory to draw on it, if it is not the points themselves.
+        path: A trajectory to draw on it, such as the weights after each epoch; a chain brings its own.
         steps: Grid points along each axis.
         margin: How far the picture goes beyond the points, as a share of their extent.
     """
     span = list(points) if points is not None else landmarks(posterior)
     plane = Plane.through(span)
     spots = plane.project(span)
-    walked = plane.project(path) if path else spots
-    x, y = _axes(torch.cat([spots, walked]), steps, margin)
+    steps_taken = list(path) if path is not None else walked(posterior)
+    track = plane.project(steps_taken) if steps_taken else spots[:0]
+    x, y = _axes(torch.cat([spots, track]), steps, margin)
     grid = [torch.stack([a, b]) for b in y for a in x]
     judged = judge(posterior.module, posterior.likelihood, [plane.at(c) for c in grid], data)
     loss, error = judged.reshape(steps, steps, 2).unbind(-1)
     centre = plane.project([posterior.mean()])[0]
     return Landscape(
-        x, y, loss.cpu(), error.cpu(), spots.cpu(), walked.cpu(), centre.cpu(), posterior.likelihood.classifies
+        x, y, loss.cpu(), error.cpu(), spots.cpu(), track.cpu(), centre.cpu(), posterior.likelihood.classifies
     )
 
 

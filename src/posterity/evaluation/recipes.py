@@ -107,10 +107,21 @@ def _dropout(module: nn.Module, dataset: DataSet) -> list[Options]:
     return [{"rate": rate, "insert": linear} for rate in (0.05, 0.2)]
 
 
+def _sampler(name: str) -> Callable[[nn.Module, DataSet], list[Options]]:
+    """Steps of the sampler's own size, and a tenth of it for losses that are steeper."""
+    return lambda module, dataset: [
+        {"prior": Normal(0.3)},
+        {"prior": Normal(1.0)},
+        {"prior": Normal(1.0), "lr": METHODS[name].default_lr / 10},
+    ]
+
+
 _SETTINGS: dict[str, Callable[[nn.Module, DataSet], list[Options]]] = {
     "map": _priors(0.3, 1.0),
     "dropout": _dropout,
     "swag": _priors(0.3, 1.0),
     "mean-field": _priors(0.3, 1.0),
-    "sghmc": _priors(0.3, 1.0),
+    "sgld": _sampler("sgld"),
+    "psgld": _sampler("psgld"),
+    "sghmc": _sampler("sghmc"),
 }

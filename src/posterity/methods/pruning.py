@@ -80,7 +80,8 @@ class Pruning(Method):
         rounds: Prunings of the iterative ramp.
         every: Steps between two looks at the ramp, or ``"epoch"``.
         per_layer: Keep the fraction of each layer, rather than of the network.
-        whole_units: Prune neurons and filters by their mean score, so that the network gets smaller, not just sparser.
+        whole_units: Prune neurons and filters by their mean score, so that the network gets smaller, not just sparser;
+            the last weight of the network, whose units are its outputs, stays whole.
         regrow: Let gradients move pruned weights until the next pruning.
     """
 
@@ -173,7 +174,8 @@ class Pruner:
         else:
             scores = masks.magnitude(params)
         if self.method.whole_units:
-            scores = masks.by_unit(scores)
+            *hidden, _ = scores
+            scores = masks.by_unit({name: scores[name] for name in hidden})
         gone = {name: ~mask for name, mask in self.masks.items()}
         return {n: s.masked_fill(gone[n], -torch.inf) if n in gone else s for n, s in scores.items()}
 

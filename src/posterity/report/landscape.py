@@ -36,7 +36,8 @@ def plane(axes: Axes, found: Landscape, what: str = "loss") -> Axes:
     drawn = axes.contourf(found.x, found.y, surface, levels=levels, cmap="viridis", extend="max")
     axes.contour(found.x, found.y, surface, levels=levels, colors="white", linewidths=0.3, alpha=0.5)
     axes.figure.colorbar(drawn, ax=axes, label=_name(found, what))
-    axes.plot(*found.path.T.numpy(), color="white", linewidth=0.8, marker=".", markersize=3, label="path")
+    if len(found.path):
+        axes.plot(*found.path.T.numpy(), color="white", linewidth=0.8, marker=".", markersize=3, label="path")
     if len(found.points) <= 5:
         axes.scatter(*found.points.T.numpy(), color="white", edgecolor="black", zorder=3, label="solutions")
     x, y = found.centre.tolist()

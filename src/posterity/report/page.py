@@ -185,12 +185,16 @@ def _made(results: Mapping[str, Any]) -> str:
     )
 
 
+def _found(tried: Mapping[str, Any]) -> str:
+    return f"failed ({tried['reason']})" if tried["validation_nll"] is None else f"{tried['validation_nll']:.4f}"
+
+
 def _settings(results: Mapping[str, Any]) -> str:
     """What each method ran with, what else was tried, and what the doctor said."""
     lines = []
     for method in results["methods"]:
         for run in done(results, method)[:1]:
-            tried = "; ".join(f"{t['method']}: {t['validation_nll']:.4f}" for t in run["tried"])
+            tried = "; ".join(f"{t['method']}: {_found(t)}" for t in run["tried"])
             warned = "; ".join(run.get("warnings", ()))
             text = f"<code>{html.escape(run['method_repr'])}</code>, {run['epochs']} epochs"
             text += f"<br>validation NLL: <code>{html.escape(tried)}</code>" if tried else ""

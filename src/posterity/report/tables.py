@@ -44,13 +44,17 @@ def as_rich(results: Mapping[str, Any]) -> Table:
     from rich.table import Table
 
     names = columns(results)
-    table = Table(title=f"{results['title']}: ranked by NLL; {_BEST} best, {_TIED} tied with it", title_justify="left")
+    table = Table(
+        title=f"{results['title']}: ranked by NLL; {_BEST} best, {_TIED} tied with it",
+        title_justify="left",
+        caption_justify="left",
+    )
     table.add_column("method")
     for name in names:
         table.add_column(metric(name).label, justify="right")
     for line in standings(results):
         if not line.cells:
-            table.add_row(label(line.name), f"[red]failed: {line.reason}[/red]", *[""] * (len(names) - 1))
+            table.caption = f"{table.caption or ''}{label(line.name)} failed: {line.reason}\n"
             continue
         cells = [line.cells.get(name) for name in names]
         texts = [

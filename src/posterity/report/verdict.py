@@ -9,7 +9,7 @@ from typing import Any
 from posterity.evaluation.metrics import metric
 from posterity.report.standing import Standing, rank_by, standings
 
-__all__ = ["label", "pick", "verdict"]
+__all__ = ["label", "verdict"]
 
 _NAMES = {
     "map": "MAP",
@@ -41,39 +41,33 @@ def label(method: str) -> str:
     return _NAMES.get(method, method)
 
 
-def pick(lines: Sequence[Standing], key: str) -> Standing:
-    """The cheapest to train among those that cannot be told from the best."""
-    tied = [line for line in lines if key in line.cells and line.cells[key].tied]
-    return min(tied, key=lambda line: _cost(line))
-
-
 def verdict(results: Mapping[str, Any]) -> str:
     """Two sentences; one if nothing could be compared."""
     lines = [line for line in standings(results) if line.cells]
     if not lines:
         return "No method finished, so there is nothing to recommend."
-    key = rank_by(results)
-    chosen = pick(lines, key)
-    return f"{_first(lines, chosen, key)} {_second(results, lines, chosen)}"
+    return f"{_first(lines, rank_by(results))} {_second(results, lines, lines[0])}"
 
 
-def _first(lines: Sequence[Standing], chosen: Standing, key: str) -> str:
-    """What to pick, by the figure that ranks."""
-    name, cell, what = label(chosen.name), chosen.cells[key], metric(key).label
-    others = [line for line in lines if line is not chosen and line.cells[key].tied]
+def _first(lines: Sequence[Standing], key: str) -> str:
+    """The best by the figure that ranks, what it costs, and who cannot be told from it."""
+    best, what = lines[0], metric(key).label
+    cell = best.cells[key]
     value = f"{cell.value:.3f}" + ("" if math.isnan(cell.error) else f" ± {cell.error:.3f}")
-    cost = _cost(chosen)
-    paid = "" if math.isnan(cost) or chosen.name == "map" else f", at {cost:.1f} times the training time of MAP"
-    if not others:
-        rest = f" of the {len(lines)} methods" if len(lines) > 1 else ""
-        return f"Pick {name}: its {what} of {value} is clearly the best{rest}{paid}."
-    if cell.best:
-        start = f"Pick {name}: it has the best {what} ({value}), and of what is statistically tied with it"
-        return f"{start} ({_listed(others)}) nothing is cheaper to train{paid}."
-    leader = next(line for line in lines if line.cells[key].best)
-    ahead = f"{label(leader.name)} with {leader.cells[key].value:.3f}"
-    start = f"Pick {name}: its {what} of {value} is statistically tied with the best ({ahead})"
-    return f"{start}, and it is the cheapest to train of the {len(others) + 1} that are{paid}."
+    start = f"Pick {label(best.name)}: it has the best {what} ({value}){_paid(best)}"
+    tied = [line for line in lines[1:] if line.cells[key].tied]
+    if not tied:
+        return f"{start}, and no other method is statistically tied with it."
+    verb = "is" if len(tied) == 1 else "are"
+    cheapest = min(tied, key=_cost)
+    cheaper = f", {label(cheapest.name)} for less training time" if _cost(cheapest) < 0.95 * _cost(best) else ""
+    cheaper = cheaper if len(tied) > 1 else cheaper.replace(f" {label(cheapest.name)}", "")
+    return f"{start}; {_listed(tied)} {verb} statistically tied with it{cheaper}."
+
+
+def _paid(line: Standing) -> str:
+    cost = _cost(line)
+    return "" if math.isnan(cost) or line.name == "map" else f" at {cost:.1f} times the training time of MAP"
 
 
 def _second(results: Mapping[str, Any], lines: Sequence[Standing], chosen: Standing) -> str:
@@ -88,6 +82,9 @@ def _second(results: Mapping[str, Any], lines: Sequence[Standing], chosen: Stand
         return f"{said}, and no other method is significantly better in any figure of quality."
     name, _ = losing[0]
     winner = next(line for line in lines if name in line.cells and line.cells[name].best)
+    if name.endswith("auroc") and winner.cells[name].value < 0.5:
+        best = f"the best {metric(name).label} is {winner.cells[name].value:.3f}, of {label(winner.name)}"
+        return f"{said}; but beware, no method is any good at {_matter(name)}: {best}."
     gain = f"{metric(name).label} {winner.cells[name].value:.3f} against {chosen.cells[name].value:.3f}"
     return f"{said}; if {_matter(name)} matters most, take {label(winner.name)} ({gain})."
 

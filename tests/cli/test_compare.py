@@ -1,0 +1,61 @@
+import tomllib
+
+import pytest
+from typer.testing import CliRunner
+
+from posterity.cli.main import app
+from posterity.report.page import read_results
+from posterity.types import PosterityError
+
+
+def invoke(*args):
+    return CliRunner().invoke(app, ["compare", *map(str, args)])
+
+
+def test_the_whole_command(tmp_path):
+    options = ["--data", "two-moons", "--methods", "map,swag", "--seeds", 1, "--epochs", 4, "--draws", 4, "--no-tune"]
+    done = invoke(*options, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "map seed 0: accuracy" in done.output and "Pick " in done.output and "ranked by NLL" in done.output
+    assert (tmp_path / "report.html").stat().st_size < 3_000_000
+    assert {"report.html", "results.json", "config.toml", "figures", "runs"} <= {p.name for p in tmp_path.iterdir()}
+    config = tomllib.loads((tmp_path / "config.toml").read_text())["compare"]
+    assert config["model"] == "mlp" and config["epochs"] == 4 and config["methods"] == ["map", "swag"]
+    assert len(read_results(tmp_path)["runs"]) == 2
+    again = invoke(*options, "--out", tmp_path)
+    assert again.output.count("kept from before") == 2
+
+
+def test_bad_names(tmp_path):
+    done = invoke("--methods", "mpa", "--out", tmp_path)
+    assert isinstance(done.exception, PosterityError) and "no method called 'mpa': did you mean 'map'" in str(
+        done.exception
+    )
+    done = invoke("--budget", "cheap", "--out", tmp_path)
+    assert "equal-epochs or equal-time" in str(done.exception)
+
+
+def test_an_interrupt_is_one_sentence(tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("posterity.cli.compare.run_comparison", interrupt)
+    done = invoke("--out", tmp_path)
+    assert done.exit_code == 130 and "the same command goes on where it was" in done.output
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress(terminal):
+    import io
+
+    from rich.console import Console
+
+    from posterity.cli.compare import _progress
+
+    record = {"scores": {"figures": {"accuracy": 0.9, "nll": 0.1}}, "figures": {"train_seconds": 1.0}}
+    out = io.StringIO()
+    with _progress(Console(file=out, force_terminal=terminal, width=120)) as watch:
+        watch("map", 0, "training", {})
+        watch("map", 0, "done", record)
+        watch("ivon", 0, "failed", {"reason": "no luck"})
+    assert "accuracy 0.900" in out.getvalue() and "no luck" in out.getvalue()

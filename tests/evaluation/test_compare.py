@@ -1,0 +1,196 @@
+import json
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+import posterity as pst
+from posterity import data
+from posterity.data.foreign import foreign
+from posterity.evaluation import recipes as recipes_module
+from posterity.evaluation.compare import Contest, compare
+from posterity.evaluation.recipes import recipes, sizes
+from posterity.methods import METHODS
+from posterity.random import generator_for
+from posterity.types import PosterityError
+
+FAST = {"epochs": 2, "draws": 2, "shift": False, "data": "two-moons"}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Breaking(pst.MAP):
+    def posterior(self, run, likelihood, batches):
+        raise PosterityError("the loss became nan at step 3")
+
+
+@pytest.fixture
+def breaking(monkeypatch):
+    monkeypatch.setitem(METHODS, "breaking", Breaking)
+
+
+def told(contest, folder):
+    steps = []
+    results = compare(contest, folder, lambda method, seed, status, record: steps.append((method, seed, status)))
+    return results, steps
+
+
+def test_every_method_and_seed_has_a_run_and_a_file(tmp_path):
+    results, steps = told(Contest(methods=("ensemble",), seeds=2, tune=False, **FAST), tmp_path)
+    assert results["methods"] == ["map", "ensemble"]  # MAP is always there: times are relative to it
+    assert [(r["method"], r["seed"], r["status"]) for r in results["runs"]] == [
+        ("map", 0, "done"),
+        ("ensemble", 0, "done"),
+        ("map", 1, "done"),
+        ("ensemble", 1, "done"),
+    ]
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        f"{method}-{seed}.json" for method in ("map", "ensemble") for seed in (0, 1)
+    }
+    assert json.loads((tmp_path / "results.json").read_text())["methods"] == results["methods"]
+    first, ensemble = results["runs"][:2]
+    assert ensemble["figures"]["stored"] == 5 * first["figures"]["stored"] == 5 * results["about"]["parameters"]
+    assert ensemble["figures"]["memory_mb"] > 4 * first["figures"]["memory_mb"]
+    assert first["scores"]["about"]["fingerprint"] == ensemble["scores"]["about"]["fingerprint"]
+    assert math.isfinite(first["figures"]["temperature"])
+    assert steps[0] == ("map", 0, "choosing") and steps[-1] == ("ensemble", 1, "done")
+
+
+def test_an_interrupted_comparison_goes_on(tmp_path):
+    contest = Contest(methods=("swag",), seeds=1, tune=False, **{**FAST, "epochs": 3})
+
+    def interrupt(method, seed, status, record):
+        if method == "swag":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compare(contest, tmp_path, interrupt)
+    before = (tmp_path / "runs" / "map-0.json").read_bytes()
+    results, steps = told(contest, tmp_path)
+    assert steps == [("map", 0, "kept"), ("swag", 0, "choosing"), ("swag", 0, "training"), ("swag", 0, "done")]
+    assert (tmp_path / "runs" / "map-0.json").read_bytes() == before
+    again, steps = told(contest, tmp_path)
+    assert [status for *_, status in steps] == ["kept", "kept"] and again["runs"] == results["runs"]
+    # what would come out differently is made anew; so is a damaged file
+    (tmp_path / "runs" / "map-0.json").write_text("{")
+    _, steps = told(contest, tmp_path)
+    assert ("map", 0, "done") in steps and ("swag", 0, "kept") in steps
+    _, steps = told(Contest(methods=("swag",), seeds=1, tune=False, **{**FAST, "epochs": 4}), tmp_path)
+    assert all(status != "kept" for *_, status in steps)
+
+
+def test_a_failing_method_is_shown_and_the_rest_go_on(tmp_path, breaking):
+    results, _ = told(Contest(methods=("breaking", "map"), seeds=1, tune=False, **FAST), tmp_path)
+    states = {run["method"]: run["status"] for run in results["runs"]}
+    assert states == {"map": "done", "breaking": "failed"}
+    assert results["runs"][1]["reason"] == "the loss became nan at step 3"
+
+
+def test_settings_are_chosen_by_validation_loss(tmp_path, monkeypatch):
+    from posterity.probability.priors import Normal
+
+    offered = [{"prior": Normal(0.001)}, {"prior": Normal(1.0)}]  # the first keeps all weights at zero
+    monkeypatch.setitem(recipes_module._SETTINGS, "map", lambda module, dataset: offered)
+    results, _ = told(Contest(methods=("map", "ensemble"), seeds=1, **{**FAST, "epochs": 10}), tmp_path)
+    run, ensemble = results["runs"]
+    assert run["setting"] == 1 and run["method_repr"] == "MAP()"
+    losses = [tried["validation_nll"] for tried in run["tried"]]
+    assert losses[1] < losses[0] and losses[0] == pytest.approx(math.log(2), abs=0.05)
+    assert ensemble["setting"] == 1 and ensemble["tried"] == []  # restarts take what their method took
+
+
+def test_a_setting_that_fails_is_left_out(tmp_path, monkeypatch, breaking):
+    offered = [{"lr": 1e9}, {"lr": 0.01}]
+    monkeypatch.setitem(recipes_module._SETTINGS, "sgld", lambda module, dataset: offered)
+    results, _ = told(Contest(methods=("sgld",), seeds=1, **FAST), tmp_path)
+    run = results["runs"][1]
+    assert run["status"] == "done" and run["setting"] == 1
+    assert run["tried"][0]["validation_nll"] is None and "loss became" in run["tried"][0]["reason"]
+
+
+def test_equal_time_gives_dear_methods_fewer_epochs(tmp_path):
+    contest = Contest(methods=("ensemble",), seeds=1, tune=False, budget="equal-time", **{**FAST, "epochs": 12})
+    results, _ = told(contest, tmp_path)
+    epochs = {run["method"]: run["epochs"] for run in results["runs"]}
+    assert epochs["map"] == 12 and 2 <= epochs["ensemble"] < 12
+
+
+def test_own_data_and_own_network(tmp_path, monkeypatch):
+    (tmp_path / "own_things.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def loaders():\n"
+        "    g = torch.Generator().manual_seed(0)\n"
+        "    def part(n):\n"
+        "        x = torch.randn(n, 3, generator=g)\n"
+        "        return x, (x.sum(1, keepdim=True) + 0.1 * torch.randn(n, 1, generator=g))\n"
+        "    return part(120), part(60)\n"
+        "def make_model():\n"
+        "    return nn.Linear(3, 1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    contest = Contest(data="own_things:loaders", model="own_things:make_model", methods=("map",), seeds=1, epochs=2)
+    results, _ = told(contest, tmp_path / "out")
+    assert results["task"] == "regression" and results["about"]["parameters"] == 4
+    assert "rmse" in results["runs"][0]["scores"]["figures"]
+
+
+def test_sizes_grow_with_the_data():
+    small, large = sizes(1000), sizes(60_000)
+    assert small.epochs > large.epochs >= 10 and large.batch_size == 128 and large.validation == 5000
+    assert small.lr > large.lr
+
+
+def test_names():
+    module, dataset = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2)), data.load("two-moons")
+    assert [r.name for r in recipes(("swag", "map", "swag"), module, dataset)] == ["map", "swag"]
+    core = recipes(("core",), module, dataset)
+    assert core[0].name == "map" and {"dropout", "ensemble", "swag"} <= {r.name for r in core}
+    assert {r.method for r in recipes(("all",), module, dataset)} == set(METHODS)
+    dropout = next(r for r in core if r.name == "dropout")
+    assert dropout.settings[0]["insert"] == ("2",)  # not on the inputs
+    own = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.3), nn.Linear(4, 2))
+    assert recipes(("dropout",), own, dataset)[1].settings[0] == {}
+    with pytest.raises(PosterityError, match="no method called 'ensmble': did you mean 'ensemble'"):
+        recipes(("ensmble",), module, dataset)
+
+
+def test_bad_contests(tmp_path):
+    with pytest.raises(PosterityError, match="seeds and draws must be positive, got 0"):
+        Contest(seeds=0)
+    with pytest.raises(PosterityError, match="equal-epochs or equal-time, got 'equal'"):
+        Contest(budget="equal")
+    with pytest.raises(PosterityError, match="out-of-distribution figures need classes"):
+        compare(Contest(data="sine", ood=("digits",)), tmp_path)
+    with pytest.raises(PosterityError, match="no data set called 'digts'"):
+        compare(Contest(data="digts"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["digits", "two-moons"])
+def test_foreign_inputs_fit_the_network_and_no_example(name):
+    dataset = data.load(name)
+    for key, inputs in foreign(dataset, generator_for(0)).items():
+        assert inputs.shape[1:] == dataset.shape and inputs.dtype == torch.float32, key
+        assert inputs.isfinite().all() and not torch.equal(inputs, dataset.test[0][: len(inputs)])
+        again = foreign(dataset, generator_for(0))[key]
+        assert torch.equal(inputs, again)
+
+
+def test_foreign_images():
+    dataset = data.load("digits")
+    made = foreign(dataset, generator_for(0))
+    raw = dataset.standardiser.invert(made["photos"])
+    assert raw.min() >= -1e-5 and raw.max() <= 1 + 1e-5 and raw.std() > 0.05
+    # the same pixels, elsewhere
+    original = dataset.test[0][: len(made["shuffled"])]
+    assert torch.equal(made["shuffled"].flatten(1).sort(1).values, original.flatten(1).sort(1).values)
+
+
+def test_foreign_tables_and_texts():
+    far = foreign(data.load("two-moons"), generator_for(0))["far"]
+    assert far.norm(dim=1).numpy() == pytest.approx(4 * math.sqrt(2), rel=1e-5)
+    texts = torch.tensor([[5, 6, 0, 0], [7, 8, 9, 0]])
+    from posterity.data.foreign import salad
+
+    mixed = salad(texts, generator_for(1))
+    assert torch.equal(mixed == 0, texts == 0) and mixed.flatten().sort().values.equal(texts.flatten().sort().values)
