@@ -47,7 +47,7 @@ def memory(bench: Bench) -> None:
     path = Trajectory(layout, RANK, device=bench.device)
     for _ in range(RANK + 2):
         path.add(params)
-    taken = (in_use() - before) / (4 * layout.total)
+    taken = round((in_use() - before) / (4 * layout.total), 2)  # of pages, some are always half full
     bench.figure("SWAG collector of rank 20, ResNet-18", taken, "copies of the parameters", limit=RANK + 3)
 
 
