@@ -82,8 +82,8 @@ def moments_figures(posterior: pst.Posterior, held: tuple[torch.Tensor, torch.Te
     return {"accuracy": right.mean().item(), "nll": nll.item(), "ece": (gaps.abs().sum() / len(right)).item()}
 
 
-def run_all(jobs: list[dict], workers: int) -> list[dict]:
-    """All jobs, in processes of their own."""
+def run_all(jobs: list[dict], workers: int, out: Path | None) -> list[dict]:
+    """All jobs, in processes of their own; what is done is on disk at once."""
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         results = []
         for result in pool.map(one, jobs):
@@ -93,6 +93,8 @@ def run_all(jobs: list[dict], workers: int) -> list[dict]:
             )
             chosen = {key: result[key] for key in ("prior_std", "init_std", "lr")}
             print(f"{result['set']} seed {result['seed']} {chosen} {figures} ({result['seconds']:.0f} s)", flush=True)
+            if out:
+                out.write_text(json.dumps({"runs": results}, indent=1))
     return results
 
 
@@ -154,9 +156,12 @@ def main() -> None:
             for seed in range(options["seeds"])
             for row in rows
         ]
-    results = run_all(jobs, options["workers"])
+    results = run_all(jobs, options["workers"], options["out"])
     summary = {} if options["tune"] else table(results)
     show(summary)
+    if options["tune"]:
+        best = min(results, key=lambda r: r["rows"]["MeanField"]["nll"])
+        print("best:", *(f"--{key.replace('_', '-')} {best[key]}" for key in ("prior_std", "init_std", "lr")))
     if options["out"]:
         settings = {key: str(value) for key, value in options.items() if key != "out"}
         options["out"].write_text(json.dumps({"settings": settings, "summary": summary, "runs": results}, indent=1))

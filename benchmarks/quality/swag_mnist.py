@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -43,6 +45,16 @@ def fits(options: argparse.Namespace, train, seed: int) -> dict[str, pst.Posteri
         "SWAG": swag,
         "Cyclical SGHMC": pst.fit(network, cyclical, train, training=pst.Training(**common), **run),
     }
+
+
+def one(job: tuple[argparse.Namespace, str, int]) -> dict[str, dict[str, float]]:
+    """The figures of every method on one set with one seed."""
+    options, name, seed = job
+    torch.set_num_threads(1)
+    images = data.load(name)
+    found = fits(options, tuple(t[: options.train] for t in images.training()), seed)
+    scores = {method: pst.evaluate(q, images, resamples=0) for method, q in found.items()}
+    return {method: {figure: s[figure] for figure in FIGURES} for method, s in scores.items()}
 
 
 def summary(rows: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -80,6 +92,9 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=4)
     parser.add_argument("--explore", type=float, default=0.8)
     parser.add_argument("--samples", type=int, default=8, help="samples kept from each cycle")
+    parser.add_argument(
+        "--workers", type=int, default=10, help="processes side by side; a LeNet's step is launch-bound"
+    )
     parser.add_argument("--train", type=int, help="use only the first so many training images")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path)
@@ -87,20 +102,17 @@ def main() -> None:
     settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
     results: dict[str, object] = {"settings": settings}
     begun = time.perf_counter()
-    for name in options.sets:
-        images = data.load(name)
-        train = tuple(t[: options.train] for t in images.train)
-        rows = []
-        for seed in range(options.seeds):
-            found = fits(options, train, seed)
-            scores = {method: pst.evaluate(q, images, resamples=0) for method, q in found.items()}
-            rows.append({method: {figure: s[figure] for figure in FIGURES} for method, s in scores.items()})
+    jobs = [(options, name, seed) for name in options.sets for seed in range(options.seeds)]
+    rows: dict[str, list] = {name: [] for name in options.sets}
+    with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for (_, name, seed), row in zip(jobs, pool.map(one, jobs), strict=True):
+            rows[name].append(row)
             print(f"{name}, seed {seed}: {time.perf_counter() - begun:.0f} s", flush=True)
-        table = summary(rows)
-        show(name, table, options.seeds)
-        results[name] = {"summary": table, "seeds": rows}
-        if options.out:
-            options.out.write_text(json.dumps(results, indent=2))
+            results[name] = {"summary": summary(rows[name]), "seeds": rows[name]}
+            if options.out:
+                options.out.write_text(json.dumps(results, indent=2))
+    for name in options.sets:
+        show(name, summary(rows[name]), options.seeds)
 
 
 if __name__ == "__main__":

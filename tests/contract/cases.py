@@ -46,6 +46,10 @@ class MethodCase:
 METHOD_CASES = [
     MethodCase("map", pst.MAP(), noiseless=True),
     MethodCase("hwa", pst.HWA(start=0, every=1), training={"lr": 0.02}),
+    MethodCase("sparse-vd", pst.SparseVD(temperature=0.1), training={"lr": 0.02}),
+    MethodCase("ard", pst.ARD(temperature=0.1, clip_start=0.5), training={"lr": 0.02}),
+    MethodCase("group-sparse", pst.GroupSparse(temperature=0.1), training={"lr": 0.02}),
+    MethodCase("mnf", pst.MNF(hidden=8), training={"lr": 0.02}),
     MethodCase("mean-field", pst.MeanField(), training={"lr": 0.02}),
     MethodCase("dropout", pst.Dropout(rate=0.2, insert=("2",))),
     MethodCase("swa", pst.SWA(start=0, every=1, lr=0.01), noiseless=True, training={"lr": 0.01}),

@@ -1,8 +1,8 @@
 """Draws come in chunks and leave only sums: ten thousand of them take the memory of one chunk.
 
-Class probabilities need Σp, Σp² and ΣH[p]; numbers need the mean and spread of E[y | f] and the mean noise. Spreads are
-kept about the first draw, so that nothing cancels. Quantiles and densities of numbers need whole draws: the first
-``COMPONENTS`` are kept (draws are exchangeable), the moments use all.
+Class probabilities need their mean, variance and mean entropy; numbers need the mean and variance of E[y | f] and the
+mean noise. Quantiles and densities of numbers need whole draws: the first ``COMPONENTS`` are kept (draws are
+exchangeable), the moments use all.
 """
 
 from __future__ import annotations
@@ -46,29 +46,23 @@ def accumulator(likelihood: Likelihood, keep_samples: bool = False) -> Accumulat
 
 
 class _Moments:
-    """Mean and population variance over draws, accumulated about the first draw."""
+    """Mean and population variance over draws, chunks merged as Chan, Golub and LeVeque do, so that nothing cancels."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.anchor: Tensor | None = None
 
     def add(self, values: Tensor) -> None:
-        if self.anchor is None:
-            self.anchor = values[0].clone()
-            self.total = torch.zeros_like(self.anchor)
-            self.square = torch.zeros_like(self.anchor)
-        shifted = values - self.anchor
-        self.count += len(values)
-        self.total += shifted.sum(0)
-        self.square += shifted.square().sum(0)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.anchor + self.total / self.count  # type: ignore[operator]
-
-    @property
-    def variance(self) -> Tensor:
-        return (self.square / self.count - (self.total / self.count).square()).clamp_min(0)
+        own = len(values)
+        variance, mean = torch.var_mean(values, 0, correction=0)
+        if self.count == 0:
+            self.mean, self.variance, self.count = mean, variance, own
+            return
+        total = self.count + own
+        step = mean - self.mean
+        spread = step.square() * (self.count * own / total)
+        self.variance = (self.variance * self.count + variance * own + spread) / total
+        self.mean = self.mean + step * (own / total)
+        self.count = total
 
     def error(self) -> float:
         if self.count < 2:

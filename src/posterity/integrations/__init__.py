@@ -1,0 +1,1 @@
+"""Thin bridges to other libraries; each needs that library to be installed."""
