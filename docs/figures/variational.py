@@ -68,8 +68,9 @@ def draw_rotation(axes, posteriors: dict[str, pst.Posterior], images: data.DataS
         p = posterior.predict(turned, draws=64)
         shown = p.probs.mean(0).topk(4).indices.tolist()
         for c in sorted(shown):
-            axis.plot(ANGLES, p.probs[:, c], label=str(c))
-            axis.fill_between(ANGLES, p.probs[:, c] - p.std[:, c], p.probs[:, c] + p.std[:, c], alpha=0.15)
+            low, high = p.probs[:, c] - p.std[:, c], p.probs[:, c] + p.std[:, c]
+            axis.plot(ANGLES, p.probs[:, c], color=f"C{c}", label=str(c))
+            axis.fill_between(ANGLES, low, high, color=f"C{c}", alpha=0.15)
         axis.set(title=name, xlabel="a 3, turned by … degrees", ylim=(0, 1.02), xlim=(0, 180))
         axis.legend(title="class", fontsize=7, title_fontsize=7)
     axes[0].set_ylabel("probability ± std over draws")
