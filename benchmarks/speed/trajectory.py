@@ -114,14 +114,14 @@ def fit(bench: Bench) -> None:
 
 
 def refresh(bench: Bench) -> None:
-    """BatchNorm statistics of 32 draws over 20 batches of 128, against torch's update_bn on each in turn.
+    """BatchNorm statistics of 32 draws over 50 batches of 128, against torch's update_bn on each in turn.
 
     Batches lie on the device for both; with a loader that reads from disk, one pass instead of 32 saves that much more.
     """
     if bench.device.type != "cuda":
         return
     module = resnet18((3, 32, 32)).to(bench.device)
-    batches = [Batch(torch.randn(128, 3, 32, 32, device=bench.device), torch.zeros(128)) for _ in range(20)]
+    batches = [Batch(torch.randn(128, 3, 32, 32, device=bench.device), torch.zeros(128)) for _ in range(50)]
     draws = [
         {name: p.detach() * (1 + 0.01 * torch.randn_like(p)) for name, p in module.named_parameters()}
         for _ in range(32)
