@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from posterity import data as sets
 from posterity import models
@@ -44,6 +44,10 @@ __all__ = ["Contest", "compare"]
 
 Watch = Callable[[str, int, str, dict[str, Any]], None]
 """Told of every step: method, seed, status (``choosing``, ``training``, ``done``, ``failed``, ``kept``), the record."""
+
+
+Made = tuple[Posterior, dict[str, float], int]
+"""A fitted posterior, what it cost, and the epochs it took."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,34 +191,35 @@ class Arena:
             "history": posterior.history or (posterior.parts[0].history if posterior.parts else []),
         }
 
-    def _choose(
-        self, recipe: Recipe, seed: int
-    ) -> tuple[tuple[Posterior, dict[str, float], int], list[dict[str, Any]]]:
-        """Fit every setting and keep the one with the best validation NLL; restarts take what their method took.
+    def _choose(self, recipe: Recipe, seed: int) -> tuple[Made, list[dict[str, Any]]]:
+        """Fit every setting and keep the best on the validation part; restarts take what their method took.
 
-        A setting that fails is left out, unless all do.
+        A later setting must beat the best so far by more than a standard error of the paired difference: a small
+        validation part must not talk a method out of its first setting. A failing setting is left out, unless all do.
         """
         settings = recipe.settings if self.contest.tune else recipe.settings[:1]
         if recipe.name != recipe.method and recipe.method in self.chosen:
             settings = (self.chosen[recipe.method],)
-        found: list[tuple[float, Options, tuple[Posterior, dict[str, float], int]]] = []
+        best: tuple[Tensor, Options, Made] | None = None
         tried: list[dict[str, Any]] = []
         for options in settings:
+            note: dict[str, Any] = {"method": repr(recipe.make(options))}
             try:
                 made = self._fit(recipe, options, seed)
             except PosterityError as error:
-                tried.append({"method": repr(recipe.make(options)), "validation_nll": None, "reason": str(error)})
-                if options == settings[-1] and not found:
+                tried.append(note | {"validation_nll": None, "reason": str(error)})
+                if best is None and options == settings[-1]:
                     raise
                 continue
-            loss = 0.0 if len(settings) == 1 else self._validation_nll(made[0])
-            found.append((loss, options, made))
-            tried.append({"method": repr(recipe.make(options)), "validation_nll": loss})
-        best = min(found, key=lambda entry: entry[0])
+            losses = self._validation_losses(made[0])
+            tried.append(note | {"validation_nll": losses.mean().item()})
+            if best is None or _clearly_less(losses, best[0]):
+                best = losses, options, made
+        assert best is not None
         self.chosen[recipe.name] = best[1]
         return best[2], tried if len(settings) > 1 else []
 
-    def _fit(self, recipe: Recipe, options: Options, seed: int) -> tuple[Posterior, dict[str, float], int]:
+    def _fit(self, recipe: Recipe, options: Options, seed: int) -> Made:
         state = TrainingState()
         lr = self.sizes.lr if recipe.plain else None
         training = Training(batch_size=self.sizes.batch_size, lr=lr, progress=False, callbacks=(state,))
@@ -258,9 +263,11 @@ class Arena:
     def _network(self) -> nn.Module:
         return models.make(self.model, self.dataset)
 
-    def _validation_nll(self, posterior: Posterior) -> float:
+    def _validation_losses(self, posterior: Posterior) -> Tensor:
+        """−log p(y) of each validation example."""
         assert self.dataset.validation is not None
-        return evaluate(posterior, self.dataset.validation, draws=self.contest.draws, resamples=0)["nll"]
+        inputs, targets = (part.to(posterior.device) for part in self.dataset.validation)
+        return -posterior.predict(inputs, self.contest.draws).log_prob(targets).double().cpu()
 
     def _judge(self, posterior: Posterior, costs: dict[str, float]) -> dict[str, Any]:
         """Scores on the test set, costs, and what the report shows."""
@@ -311,6 +318,12 @@ class Arena:
             "seconds": seconds,
             "date": time.strftime("%Y-%m-%d %H:%M"),
         }
+
+
+def _clearly_less(losses: Tensor, than: Tensor) -> bool:
+    """Whether the mean loss falls by more than the standard error of the paired difference."""
+    gain = than - losses
+    return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
 
 
 def _options(recipe: Recipe, index: int) -> Options:

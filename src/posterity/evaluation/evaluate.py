@@ -55,7 +55,7 @@ def evaluate(
     if not isinstance(resamples, int) or resamples < 0:
         raise PosterityError(f"resamples must be a whole number from 0, got {resamples!r}")
     judge = _judge(posterior, data, bins)
-    gathered = gather(posterior, data, draws, judge)
+    gathered = gather(posterior, data, draws, judge, nested=True)
     prediction, targets = gathered.prediction, gathered.targets
     groups: list[tuple[tuple[int, ...], Figures]] = [((len(targets),), judge.figures(prediction, targets))]
     details = judge.details(gathered) | _draws_curve(gathered)

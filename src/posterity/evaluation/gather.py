@@ -75,7 +75,7 @@ class Gathered:
     seconds: float
 
 
-def gather(posterior: Posterior, data: Any, draws: int, judge: Judge) -> Gathered:
+def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bool = False) -> Gathered:
     """Predict every example.
 
     Args:
@@ -83,10 +83,11 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge) -> Gathere
         data: A DataSet (its test part), (inputs, targets), a Dataset or a loader.
         draws: Networks averaged.
         judge: Knows what to keep of a prediction.
+        nested: Also what fewer draws would have given.
     """
     parts: list[Prediction] = []
     targets: list[Tensor] = []
-    nested: list[Tensor] = []
+    fewer: list[Tensor] = []
     along: list[Tensor] = []
     counts: list[int] = []
     spec = InputSpec((), ())
@@ -94,18 +95,18 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge) -> Gathere
     for batch in pieces(data):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
         start = time.perf_counter()
-        prediction = posterior.predict(inputs, draws, keep_samples=True)
+        prediction = posterior.predict(inputs, draws, keep_samples=nested)
         seconds += time.perf_counter() - start
         targets.append(batch.targets.detach().cpu())
         spec = InputSpec.of(batch.inputs)
         along += [t.detach().cpu()[:, 0] for t in tensors_of(batch.inputs) if spec.shapes == ((1,),)]
-        if prediction.samples is not None:
+        if nested and prediction.samples is not None:
             counts = sorted({min(2**k, len(prediction.samples)) for k in range(draws.bit_length() + 1)})
-            nested.append(torch.stack([judge.each(judge.first(prediction, k), targets[-1]) for k in counts]))
+            fewer.append(torch.stack([judge.each(judge.first(prediction, k), targets[-1]) for k in counts]))
         parts.append(judge.light(prediction))
     if not parts:
         raise PosterityError("there are no examples to evaluate on")
-    joined = (torch.cat(lists, -1) if lists else None for lists in (along, nested))
+    joined = (torch.cat(lists, -1) if lists else None for lists in (along, fewer))
     return Gathered(judge.joined(parts), torch.cat(targets), spec, next(joined), counts, next(joined), seconds)
 
 
