@@ -106,6 +106,7 @@ def vogn(train: Pair, settings: Settings, seed: int, epochs: int, graphs: bool) 
         prior_precision=settings.prior_precision,
         damping=settings.damping,
         beta2=settings.beta2,
+        init_precision=None,
         generator=noise,
     )
 
