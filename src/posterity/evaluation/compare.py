@@ -65,7 +65,7 @@ class Contest:
         task: ``classification`` or ``regression``, where the data do not say it.
         target: The column to predict, of a .csv file.
         draws: Networks averaged in predictions.
-        shift: Follow the figures along corruptions.
+        shift: Follow the figures of the first seed along corruptions: thirty further test sets.
         tune: Choose settings on the validation part; if not, each method's first.
     """
 
@@ -182,7 +182,7 @@ class Arena:
             made, tried = self._choose(recipe, seed)
         tell(recipe.name, seed, "training", {})
         posterior, costs, epochs = made or self._fit(recipe, self.chosen[recipe.name], seed)
-        return self._judge(posterior, costs) | {
+        return self._judge(posterior, costs, self.contest.shift and seed == 0) | {
             "epochs": epochs,
             "setting": recipe.settings.index(self.chosen[recipe.name]),
             "method_repr": repr(recipe.make(self.chosen[recipe.name]))
@@ -269,9 +269,9 @@ class Arena:
         inputs, targets = (part.to(posterior.device) for part in self.dataset.validation)
         return -posterior.predict(inputs, self.contest.draws).log_prob(targets).double().cpu()
 
-    def _judge(self, posterior: Posterior, costs: dict[str, float]) -> dict[str, Any]:
+    def _judge(self, posterior: Posterior, costs: dict[str, float], shift: bool) -> dict[str, Any]:
         """Scores on the test set, costs, and what the report shows."""
-        scores = evaluate(posterior, self.dataset, ood=self.outside, shift=self.contest.shift, draws=self.contest.draws)
+        scores = evaluate(posterior, self.dataset, ood=self.outside, shift=shift, draws=self.contest.draws)
         figures = costs | {"predict_ms": 1000 * scores.about["predict_seconds"]}
         if posterior.likelihood.classifies:
             figures |= self._tempered(posterior)

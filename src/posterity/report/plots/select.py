@@ -32,9 +32,10 @@ def place(results: Results, method: str) -> int:
 
 
 def detail(results: Results, method: str, name: str) -> list[Any]:
-    """This detail of every seed of a method."""
-    found = [run["scores"]["details"].get(name) for run in done(results, method)]
-    if not found or any(value is None for value in found):
+    """This detail of every seed of a method that has it."""
+    runs = [run["scores"]["details"] for run in done(results, method)]
+    found = [details[name] for details in runs if name in details]
+    if not found:
         raise PosterityError(f"the results of {method!r} hold no {name!r}")
     return found
 
