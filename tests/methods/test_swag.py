@@ -8,6 +8,7 @@ import posterity as pst
 from posterity.methods.collect import Snapshots
 from posterity.optim.config import OptimizerConfig
 from posterity.posteriors import DiagonalGaussian, Empirical, LowRankGaussian
+from posterity.training.stream import Resident
 from posterity.types import Plan, PosterityError, PosterityWarning
 
 DATA_SEED = torch.Generator().manual_seed(5)
@@ -142,8 +143,9 @@ def test_every_draw_has_the_batchnorm_statistics_of_a_plain_full_pass():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
     posterior = pst.fit(module, pst.SWAG(rank=3), (X, Y), epochs=8, training=QUICK)
+    seen = torch.cat([batch.inputs for batch in Resident(X, Y, 20, posterior.seed).once()])
     for params, buffers in posterior.samples(4):
-        hidden = nn.functional.linear(X, params["0.weight"], params["0.bias"])
+        hidden = nn.functional.linear(seen, params["0.weight"], params["0.bias"])
         means = torch.stack([part.mean(0) for part in hidden.split(20)])
         variances = torch.stack([part.var(0) for part in hidden.split(20)])
         torch.testing.assert_close(buffers["1.running_mean"], means.mean(0))
