@@ -33,12 +33,14 @@ class Uncertainty:
         self.rows: list[tuple[float, float, float]] = []
 
     def on_epoch(self, run, figures) -> None:
+        """Look."""
         posterior = self.method.posterior(run, pst.likelihoods.Categorical(), ())
         p = posterior.predict(self.test.to(posterior.device), draws=16)
         self.rows.append((figures["accuracy"], p.aleatoric.mean().item(), p.epistemic.mean().item()))
 
 
 def fitted(images: data.DataSet, options: argparse.Namespace) -> tuple[dict[str, pst.Posterior], Uncertainty]:
+    """A posterior of each method, and what was seen on the way."""
     pair = tuple(t[: options.train] for t in images.training())
     watch = Uncertainty(METHODS["MeanField"], images.test[0][:500])
     posteriors = {}
@@ -61,6 +63,7 @@ def rotated(image: torch.Tensor, background: float) -> torch.Tensor:
 
 
 def draw_rotation(axes, posteriors: dict[str, pst.Posterior], images: data.DataSet) -> None:
+    """Class probabilities of a turning 3."""
     threes = images.test[0][images.test[1] == 3]
     three = threes[(threes - threes.mean(0)).flatten(1).norm(dim=1).argmin()]  # the most ordinary one
     turned = rotated(three, float(three.min()))
@@ -77,6 +80,7 @@ def draw_rotation(axes, posteriors: dict[str, pst.Posterior], images: data.DataS
 
 
 def draw_training(axis, watch: Uncertainty) -> None:
+    """Accuracy and uncertainty by epoch."""
     accuracy, aleatoric, epistemic = zip(*watch.rows, strict=True)
     epochs = range(1, len(accuracy) + 1)
     axis.plot(epochs, aleatoric, label="aleatoric")
@@ -89,6 +93,7 @@ def draw_training(axis, watch: Uncertainty) -> None:
 
 
 def draw_foreign(axes, posteriors: dict[str, pst.Posterior], images: data.DataSet) -> None:
+    """Entropies on other sets."""
     sets = {"MNIST": images.test[0][:1000]}
     for name in ("kmnist", "notmnist"):
         sets[name] = data.load(name).in_units_of(images).test[0][:1000]
@@ -102,6 +107,7 @@ def draw_foreign(axes, posteriors: dict[str, pst.Posterior], images: data.DataSe
 
 
 def main() -> None:
+    """Fit and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", type=int, default=5000)
     parser.add_argument("--epochs", type=int, default=15)

@@ -102,6 +102,8 @@ class EmpiricalNormal(Prior):
     The optimum is closed, s² = mean of (mean² + std²) over the weights that share it, and at the optimum the gradient
     of KL(q‖p) in q is that for fixed s. ``per="weight"`` is automatic relevance determination; ``per="unit"`` (rows,
     filters) is heavy-tailed over groups: a unit without use has its scale, and with it all its weights, shrunk away.
+    Where data are few and weights many, the best s may be next to nothing, and the network with it: the doctor says
+    so, and a fixed Normal is the way out.
 
     Attributes:
         per: Which weights share one s: those of a ``"parameter"``, of an output ``"unit"``, or none (``"weight"``).
