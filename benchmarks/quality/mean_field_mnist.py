@@ -64,7 +64,8 @@ def one(job: dict) -> dict:
     seconds = time.perf_counter() - begun
     held = images.validation if job["validate"] else images.test
     held = tuple(t.to(job["device"]) for t in held)
-    rows = {job["method"]: {f: pst.evaluate(posterior, held, resamples=0)[f] for f in FIGURES}}
+    scores = pst.evaluate(posterior, held, resamples=0)
+    rows = {job["method"]: {figure: scores[figure] for figure in FIGURES}}
     if job["method"] == "MeanField":
         rows["MeanField, one pass"] = moments_figures(posterior, held)
     return {**job, "rows": rows, "seconds": seconds, "last_epoch": posterior.history[-1]}

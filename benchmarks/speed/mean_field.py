@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from posterity.layers import kl, variational
+from posterity.methods import SparseVD
 from posterity.models import lenet5_caffe, lenet_300_100, resnet18
 from posterity.probability import priors
 
@@ -32,6 +33,7 @@ MUST_BE = {
     ("LeNet-5-Caffe", "reparameterised"): 1.10,
     ("LeNet-5-Caffe", "local"): 2.0,
     ("LeNet-5-Caffe", "flipout"): 2.1,
+    ("LeNet-5-Caffe", "SparseVD"): 2.1,
     ("ResNet-18", "reparameterised"): 1.05,
     ("ResNet-18", "local compiled"): 1.6,
 }
@@ -69,6 +71,7 @@ def steps(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor, gpu: 
     }
     for estimator in ("reparameterised", "local", "flipout"):
         works[estimator] = step(converted(estimator), x, y, fused=True)
+    works["SparseVD"] = step(SparseVD().prepare(make()).to(x.device), x, y, fused=True)
     if gpu:
         works["compiled"] = step(make().to(x.device), x, y, fused=True, compiled=True)
         for estimator in ("reparameterised", "local"):

@@ -1,151 +1,115 @@
-"""A training step of VOGN, IVON and K-FAC as ratios to torch's Adam and AdamW with their default settings.
+"""A training step of VOGN, IVON and K-FAC against torch's Adam and AdamW with their default settings, batch 128.
 
-python benchmarks/speed/natural_gradient.py [--out results.json]
+python -m benchmarks.speed.natural_gradient                   # one thread: LeNets and AlexNet-CIFAR
+python -m benchmarks.speed.natural_gradient --device cuda     # also ResNet-18, CIFAR stem, TF32 and bfloat16
 
-On a CPU: one thread, CPU time, batch 128. On a GPU: ResNet-18 with the CIFAR stem, batch 128, in float32 (TF32) and in
-bfloat16 autocast, wall time between synchronisations, and the peak memory. Steps of all optimizers take turns, each
-after one untimed step of its own; medians. Learning rates are zero, so that all see the same network throughout.
+Every contestant has a network of its own, and learning rate zero, so that all see the same weights throughout. Memory
+is the peak of a step beyond what is held between steps.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
+from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+from benchmarks.speed.harness import Bench, Work, run
 from posterity.models import alexnet, lenet5_caffe, lenet_300_100, resnet18
 from posterity.optim import IVON, KFAC, VOGN
 
-Step = Callable[[], None]
+Network = Callable[[], nn.Module]
 BATCH, CLASSES, N = 128, 10, 50_000
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 
 
-def plain(kind: type[torch.optim.Optimizer], net: nn.Module, forward: Callable[[nn.Module], torch.Tensor]) -> Step:
+class Loss:
+    """The loss of a fixed batch."""
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device, autocast: bool) -> None:
+        g = torch.Generator().manual_seed(0)
+        self.inputs = torch.randn(BATCH, *shape, generator=g).to(device)
+        self.targets = torch.randint(CLASSES, (BATCH,), generator=g).to(device)
+        self.device, self.autocast = device, autocast
+
+    def __call__(self, net: nn.Module) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16) if self.autocast else nullcontext():
+            outputs = net(self.inputs)
+        return F.cross_entropy(outputs.float(), self.targets)
+
+
+def plain(kind: type[torch.optim.Optimizer], net: nn.Module, loss: Loss) -> Work:
     optimizer = kind(net.parameters(), lr=0.0)
 
     def step() -> None:
         optimizer.zero_grad()
-        forward(net).backward()
+        loss(net).backward()
         optimizer.step()
 
     return step
 
 
-def sampled(optimizer: torch.optim.Optimizer, net: nn.Module, forward: Callable[[nn.Module], torch.Tensor]) -> Step:
+def sampled(optimizer: torch.optim.Optimizer, net: nn.Module, loss: Loss) -> Work:
     def step() -> None:
         with optimizer.sampled_weights():
-            forward(net).backward()
+            loss(net).backward()
         optimizer.step()
 
     return step
 
 
-def steps(make: Callable[[], nn.Module], shape: tuple[int, ...], device: str, autocast: bool) -> dict[str, Step]:
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(BATCH, *shape, generator=g).to(device)
-    y = torch.randint(CLASSES, (BATCH,), generator=g).to(device)
-
-    def forward(net: nn.Module) -> torch.Tensor:
-        with torch.autocast(device, torch.bfloat16) if autocast else nullcontext():
-            outputs = net(x)
-        return F.cross_entropy(outputs.float(), y)
-
-    nets = [make().to(device).train() for _ in range(5)]
-    ours = {
-        "vogn": (VOGN(nets[2], 0.0, N, init_precision=1.0), nets[2]),
-        "ivon": (IVON(nets[3].parameters(), 0.0, N), nets[3]),
-        "kfac, inverted every 50 steps": (KFAC(nets[4], 0.0, N, refresh=50), nets[4]),
+def compare(
+    bench: Bench,
+    title: str,
+    network: Network,
+    shape: tuple[int, ...],
+    *,
+    vogn: float | None = None,
+    ivon: float | None = None,
+    calls: int = 1,
+    autocast: bool = False,
+) -> None:
+    """VOGN and K-FAC beside Adam, IVON beside AdamW, with the ratios that must not be exceeded."""
+    loss = Loss(shape, bench.device, autocast)
+    adam, adamw, first, second, third = (network().to(bench.device).train() for _ in range(5))
+    contestants = {
+        "Adam": plain(torch.optim.Adam, adam, loss),
+        "VOGN": sampled(VOGN(first, 0.0, N, init_precision=1.0), first, loss),
+        "K-FAC, inverted every 50 steps": sampled(KFAC(third, 0.0, N, refresh=50), third, loss),
     }
-    return {
-        "adam": plain(torch.optim.Adam, nets[0], forward),
-        "adamw": plain(torch.optim.AdamW, nets[1], forward),
-        **{name: sampled(optimizer, net, forward) for name, (optimizer, net) in ours.items()},
+    bench.compare(f"VOGN, {title}", contestants, calls, {"VOGN": vogn} if vogn else None)
+    contestants = {
+        "AdamW": plain(torch.optim.AdamW, adamw, loss),
+        "IVON": sampled(IVON(second.parameters(), 0.0, N), second, loss),
     }
+    bench.compare(f"IVON, {title}", contestants, calls, {"IVON": ivon} if ivon else None)
 
 
-def seconds(step: Step, device: str) -> float:
-    if device == "cpu":
-        start = time.process_time()
-        step()
-        return time.process_time() - start
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(5):
-        step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / 5
+def lenet(bench: Bench) -> None:
+    compare(bench, "LeNet-300-100", partial(lenet_300_100, MNIST, CLASSES), MNIST, vogn=1.55, ivon=1.45, calls=5)
 
 
-def memory(step: Step) -> float:
-    """Peak bytes above what is held between steps."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
-    step()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - held
+def caffe(bench: Bench) -> None:
+    compare(bench, "LeNet-5-Caffe", partial(lenet5_caffe, MNIST, CLASSES), MNIST, vogn=1.35, ivon=1.08)
 
 
-def measure(all_steps: dict[str, Step], rounds: int, device: str) -> dict[str, dict[str, float]]:
-    times: dict[str, list[float]] = {name: [] for name in all_steps}
-    for step in all_steps.values():
-        step()
-        step()
-    for _ in range(rounds):
-        for name, step in all_steps.items():
-            step()
-            times[name].append(seconds(step, device))
-    medians = {name: statistics.median(t) for name, t in times.items()}
-    table = {}
-    for name, step in all_steps.items():
-        base = "adamw" if name == "ivon" else "adam"
-        table[name] = {"ms": 1e3 * medians[name], "ratio": medians[name] / medians[base]}
-        if device == "cuda":
-            table[name]["memory"] = memory(step) / memory(all_steps[base])
-    return table
+def cifar(bench: Bench) -> None:
+    compare(bench, "AlexNet-CIFAR", partial(alexnet, CIFAR, CLASSES), CIFAR, vogn=2.8)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    mnist, cifar = (1, 28, 28), (3, 32, 32)
-    cases = {
-        "LeNet-300-100": (lambda: lenet_300_100(mnist, CLASSES), mnist, False, 4),
-        "LeNet-5-Caffe": (lambda: lenet5_caffe(mnist, CLASSES), mnist, False, 1),
-        "AlexNet-CIFAR": (lambda: alexnet(cifar, CLASSES), cifar, False, 1),
-    }
-    if options.device == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        torch.backends.cudnn.benchmark = True
-        cases = {
-            "ResNet-18": (lambda: resnet18(cifar, CLASSES), cifar, False, 1),
-            "ResNet-18, bfloat16": (lambda: resnet18(cifar, CLASSES), cifar, True, 1),
-            "LeNet-5-Caffe": (lambda: lenet5_caffe(mnist, CLASSES), mnist, False, 1),
-        }
-    results = {}
-    for name, (make, shape, autocast, times) in cases.items():
-        table = measure(steps(make, shape, options.device, autocast), times * options.rounds, options.device)
-        results[name] = table
-        for method, figures in table.items():
-            against = "AdamW" if method == "ivon" else "Adam"
-            more = f", memory {figures['memory']:.2f}" if "memory" in figures else ""
-            print(f"{name}: {method} {figures['ms']:.2f} ms, {figures['ratio']:.3f} × {against}{more}", flush=True)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({"device": options.device, "batch": BATCH, "steps": results}, indent=2))
+def resnet(bench: Bench) -> None:
+    """On the GPU only: on the CPU a step takes seconds."""
+    if bench.device.type != "cuda":
+        return
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    network = partial(resnet18, CIFAR, CLASSES)
+    compare(bench, "ResNet-18", network, CIFAR, vogn=1.4, ivon=1.1, calls=5)
+    compare(bench, "ResNet-18, bfloat16", network, CIFAR, calls=5, autocast=True)
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, {"lenet": lenet, "caffe": caffe, "alexnet": cifar, "resnet": resnet})

@@ -1,19 +1,12 @@
-"""Speed of the trajectory methods and samplers, as ratios within one run.
+"""Speed of the trajectory methods and samplers.
 
-    python benchmarks/speed/trajectory.py                 # CPU rows: one thread, CPU time
-    python benchmarks/speed/trajectory.py --device cuda   # GPU rows: wall time between synchronisations
-    python benchmarks/speed/trajectory.py --only collect draw --out figures.json
-
-Rounds are interleaved: every contestant runs once a round, and the median over rounds counts.
+python -m benchmarks.speed.trajectory                 # on the CPU; the BatchNorm refresh is measured on a GPU only
+python -m benchmarks.speed.trajectory --device cuda --out figures.json
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,94 +15,58 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 import posterity as pst
+from benchmarks.speed.harness import Bench, run
 from posterity.flat import Layout
 from posterity.methods.collect import Trajectory
-from posterity.models.convolutional import lenet5_caffe
-from posterity.models.dense import lenet_300_100
-from posterity.models.residual import resnet18
-from posterity.optim.sgmcmc import PSGLD, SGHMC, SGLD
+from posterity.models import lenet5_caffe, lenet_300_100, resnet18
+from posterity.optim import PSGLD, SGHMC, SGLD
 from posterity.posteriors.batchnorm import refreshed
 from posterity.probability.gaussians import LowRankNormal
-from posterity.types import Batch
+from posterity.types import Batch, Params
 
-MUST_BE = {
-    "collect": 6.0,
-    "draw": 28.0,
-    "SGLD, LeNet-300-100": 1.45,
-    "SGHMC, LeNet-300-100": 1.45,
-    "SGLD, LeNet-5-Caffe": 1.05,
-    "SGHMC, LeNet-5-Caffe": 1.05,
-    "whole SWAG fit": 1.02,
-    "BatchNorm refresh": 0.7,
-    "memory": 23.0,
-}
+RANK = 20
 
 
-def clock(device: torch.device) -> Callable[[], float]:
-    """CPU time on a CPU; on a GPU wall time, when all its work is done."""
-    if device.type == "cpu":
-        return time.process_time
-
-    def synchronised() -> float:
-        torch.cuda.synchronize(device)
-        return time.perf_counter()
-
-    return synchronised
+def parameters(device: torch.device) -> Params:
+    """Those of ResNet-18 with the CIFAR stem, 11 million."""
+    return dict(resnet18((3, 32, 32)).to(device).named_parameters())
 
 
-def medians(contestants: dict[str, Callable[[], object]], device: torch.device, rounds: int, inner: int = 1):
-    """Seconds of one call of each contestant."""
-    now, seconds = clock(device), {name: [] for name in contestants}
-    for run in contestants.values():
-        run()
-    for _ in range(rounds):
-        for name, run in contestants.items():
-            start = now()
-            for _ in range(inner):
-                run()
-            seconds[name].append((now() - start) / inner)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+def memory(bench: Bench) -> None:
+    """What a collector takes, in copies of the parameters, scratch and all; first, while the process is small."""
+    params = parameters(bench.device)
+    layout = Layout.of(params)
+
+    def in_use() -> int:
+        if bench.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(bench.device)
+        return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
+
+    Trajectory(layout, 0, device=bench.device).add(params)  # loads what code the first one needs
+    before = in_use()
+    path = Trajectory(layout, RANK, device=bench.device)
+    for _ in range(RANK + 2):
+        path.add(params)
+    taken = round((in_use() - before) / (4 * layout.total), 2)  # of pages, some are always half full
+    bench.figure("SWAG collector of rank 20, ResNet-18", taken, "copies of the parameters", limit=RANK + 3)
 
 
-def resnet(device: torch.device) -> nn.Module:
-    return resnet18((3, 32, 32)).to(device)
-
-
-def collect_and_draw(device: torch.device, rounds: int) -> dict[str, float]:
-    """One snapshot and one draw, against copying the parameters into another flat vector."""
-    params = dict(resnet(device).named_parameters())
+def collect(bench: Bench) -> None:
+    """One snapshot and one draw, against copying the parameters from one flat vector into another."""
+    params = parameters(bench.device)
     layout = Layout.of(params)
     flat, room = layout.flatten(params), layout.flatten(params)
-    path = Trajectory(layout, 20, device=device)
-    for _ in range(21):  # the first times round, rows are still being paged in
+    path = Trajectory(layout, RANK, device=bench.device)
+    for _ in range(RANK + 1):  # once round the ring, until all its pages are there
         path.add(params)
     q = LowRankNormal(path.mean, path.variance.sqrt(), path.deviations, 0.16)
-    generator = torch.Generator(device).manual_seed(0)
+    generator = torch.Generator(bench.device).manual_seed(0)
     contestants = {
-        "copy": lambda: room.copy_(flat),
+        "copy of the parameters": lambda: room.copy_(flat),
         "collect": lambda: path.add(params),
         "draw": lambda: q.sample(generator),
     }
-    seconds = medians(contestants, device, rounds)
-    return {name: seconds[name] / seconds["copy"] for name in ("collect", "draw")}
-
-
-def memory(device: torch.device) -> dict[str, float]:
-    """What a collector of rank 20 takes, in copies of the parameters, scratch and all."""
-    params = dict(resnet(device).named_parameters())
-    layout = Layout.of(params)
-    size = 4 * layout.total
-
-    def in_use() -> int:
-        if device.type == "cuda":
-            return torch.cuda.max_memory_allocated(device)
-        return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
-
-    before = in_use()
-    path = Trajectory(layout, 20, device=device)
-    for _ in range(22):
-        path.add(params)
-    return {"memory": (in_use() - before) / size}
+    bench.compare("SWAG of rank 20, ResNet-18", contestants, limits={"collect": 6.0, "draw": 28.0})
 
 
 def training_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Callable[[], None]:
@@ -121,45 +78,50 @@ def training_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor
     return step
 
 
-def samplers(device: torch.device, rounds: int) -> dict[str, float]:
+def samplers(bench: Bench) -> None:
     """A whole training step at batch 128, against the same with torch's SGD."""
+    device = bench.device
     x, y = torch.randn(128, 1, 28, 28, device=device), torch.randint(10, (128,), device=device)
-    generator, ratios = torch.Generator(device).manual_seed(0), {}
-    for name, make, inner in (("LeNet-300-100", lenet_300_100, 20), ("LeNet-5-Caffe", lenet5_caffe, 3)):
+    generator = torch.Generator(device).manual_seed(0)
+    optimizers = {
+        "SGD": lambda p: torch.optim.SGD(p, 1e-3),
+        "SGLD": lambda p: SGLD(p, 1e-3, 60_000, generator=generator),
+        "SGHMC": lambda p: SGHMC(p, 1e-4, 60_000, generator=generator),
+        "PSGLD": lambda p: PSGLD(p, 1e-5, 60_000, generator=generator),
+    }
+    for name, make, calls, limit in (
+        ("LeNet-300-100", lenet_300_100, 20, 1.45),
+        ("LeNet-5-Caffe", lenet5_caffe, 3, 1.05),
+    ):
         contestants = {}
-        for label, build in {
-            "SGD": lambda p: torch.optim.SGD(p, 1e-3),
-            "SGLD": lambda p: SGLD(p, 1e-3, 60_000, generator=generator),
-            "PSGLD": lambda p: PSGLD(p, 1e-5, 60_000, generator=generator),
-            "SGHMC": lambda p: SGHMC(p, 1e-4, 60_000, generator=generator),
-        }.items():
+        for label, build in optimizers.items():
             module = make((1, 28, 28)).to(device)
             contestants[label] = training_step(module, build(module.parameters()), x, y)
-        seconds = medians(contestants, device, rounds, inner)
-        ratios |= {f"{label}, {name}": s / seconds["SGD"] for label, s in seconds.items() if label != "SGD"}
-    return ratios
+        bench.compare(f"training step, {name}", contestants, calls, {"SGLD": limit, "SGHMC": limit})
 
 
-def whole_fit(device: torch.device, rounds: int) -> dict[str, float]:
-    """50 epochs of LeNet-300-100 on 6,400 random images: SWAG of rank 20 against plain SGD."""
-    x, y = torch.randn(6400, 1, 28, 28, device=device), torch.randint(10, (6400,), device=device)
+def fit(bench: Bench) -> None:
+    """50 epochs of LeNet-300-100 on 6,400 random images: SWAG against plain SGD."""
+    x, y = torch.randn(6400, 1, 28, 28, device=bench.device), torch.randint(10, (6400,), device=bench.device)
     module = lenet_300_100((1, 28, 28))
-    training = pst.Training(optimizer="sgd", lr=0.01, progress=False, device=str(device))
+    training = pst.Training(optimizer="sgd", lr=0.01, progress=False, device=str(bench.device))
+    few = Bench(bench.device, max(3, bench.rounds // 7), bench.results)
     contestants = {
         "SGD": lambda: pst.fit(module, pst.MAP(), (x, y), epochs=50, training=training),
-        "SWAG": lambda: pst.fit(module, pst.SWAG(rank=20), (x, y), epochs=50, training=training),
+        "SWAG": lambda: pst.fit(module, pst.SWAG(rank=RANK), (x, y), epochs=50, training=training),
     }
-    seconds = medians(contestants, device, rounds)
-    return {"whole SWAG fit": seconds["SWAG"] / seconds["SGD"]}
+    few.compare("whole fit of 50 epochs, LeNet-300-100", contestants, limits={"SWAG": 1.02})
 
 
-def refresh(device: torch.device, rounds: int) -> dict[str, float]:
-    """BatchNorm statistics of 32 draws over 20 batches of 128, against torch's update_bn on each in turn.
+def refresh(bench: Bench) -> None:
+    """BatchNorm statistics of 32 draws over 50 batches of 128, against torch's update_bn on each in turn.
 
-    Batches lie on the device for both; with a loader that reads from disk one pass instead of 32 saves that much more.
+    Batches lie on the device for both; with a loader that reads from disk, one pass instead of 32 saves that much more.
     """
-    module = resnet(device)
-    batches = [Batch(torch.randn(128, 3, 32, 32, device=device), torch.zeros(128)) for _ in range(20)]
+    if bench.device.type != "cuda":
+        return
+    module = resnet18((3, 32, 32)).to(bench.device)
+    batches = [Batch(torch.randn(128, 3, 32, 32, device=bench.device), torch.zeros(128)) for _ in range(50)]
     draws = [
         {name: p.detach() * (1 + 0.01 * torch.randn_like(p)) for name, p in module.named_parameters()}
         for _ in range(32)
@@ -171,37 +133,10 @@ def refresh(device: torch.device, rounds: int) -> dict[str, float]:
             network.load_state_dict(params, strict=False)
             update_bn([batch.inputs for batch in batches], network)
 
-    seconds = medians({"separate": separate, "together": lambda: refreshed(module, draws, batches)}, device, rounds)
-    return {"BatchNorm refresh": seconds["together"] / seconds["separate"]}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", nargs="*", help="collect, memory, samplers, fit, refresh")
-    parser.add_argument("--out", type=Path, help="a JSON file for the ratios")
-    options = parser.parse_args()
-    device = torch.device(options.device)
-    torch.set_num_threads(1)
-    parts = {
-        "memory": lambda: memory(device),
-        "collect": lambda: collect_and_draw(device, options.rounds),
-        "samplers": lambda: samplers(device, options.rounds),
-        "fit": lambda: whole_fit(device, max(3, options.rounds // 5)),
-    }
-    if device.type == "cuda":
-        parts["refresh"] = lambda: refresh(device, max(3, options.rounds // 5))
-    ratios: dict[str, float] = {}
-    for name, measure in parts.items():
-        if not options.only or name in options.only:
-            found = measure()
-            ratios |= found
-            for what, ratio in found.items():
-                print(f"{what:24s} {ratio:7.3f}   must be ≤ {MUST_BE.get(what, '–')}", flush=True)
-    if options.out:
-        options.out.write_text(json.dumps({"device": str(device), "ratios": ratios}, indent=2))
+    few = Bench(bench.device, max(3, bench.rounds // 7), bench.results)
+    contestants = {"32 separate passes": separate, "one pass": lambda: refreshed(module, draws, batches)}
+    few.compare("BatchNorm refresh of 32 draws, ResNet-18", contestants, limits={"one pass": 0.7})
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, {"memory": memory, "collect": collect, "samplers": samplers, "fit": fit, "refresh": refresh})

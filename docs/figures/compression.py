@@ -77,6 +77,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "images")
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     mnist = data.load("mnist").subset(torch.arange(options.train))
     film(mnist, options)
     curve(mnist, options)

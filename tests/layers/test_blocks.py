@@ -126,6 +126,19 @@ def test_kl_is_that_of_the_parameters_now_whatever_was_drawn_before(estimator):
     assert kl(net).requires_grad
 
 
+@pytest.mark.parametrize("estimator", ["reparameterised", "local"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_kl_after_an_optimizer_step_is_that_of_the_new_parameters(estimator, fused):
+    net = variational(linear(), estimator=estimator, init_std=0.1)
+    optimizer = torch.optim.Adam(net.parameters(), 0.1, fused=fused)
+    net(torch.randn(2, 4, dtype=DOUBLE)).sum().backward()  # its KL is never asked for
+    optimizer.step()
+    block = net.blocks[0]
+    expected = dist.kl_divergence(dist.Normal(block.mean, block.std()), dist.Normal(0.0, 1.0)).sum()
+    torch.testing.assert_close(kl(net), expected)
+    kl(net).backward()
+
+
 def test_empirical_bayes_finds_the_scale_that_maximises_the_elbo():
     net = moved(variational(linear(), estimator="reparameterised", init_std=0.2, prior=priors.EmpiricalNormal()))
     block = net.blocks[0]

@@ -77,12 +77,8 @@ def test_the_prior_precision_maximises_the_evidence():
     tuned = Laplace(structure="full").post_hoc(module, problem(), likelihood)
 
     def evidence(delta: float) -> float:
-        prior = pst.priors.Normal(delta**-0.5)
-        return (
-            Laplace(prior=prior, structure="full", tune_prior=False)
-            .post_hoc(module, problem(), likelihood)
-            .log_evidence
-        )
+        method = Laplace(prior=pst.priors.Normal(delta**-0.5), structure="full", tune_prior=False)
+        return method.post_hoc(module, problem(), likelihood).log_evidence
 
     grid = {delta: evidence(delta) for delta in torch.logspace(-3, 3, 61).tolist()}
     best = max(grid, key=grid.get)
@@ -142,10 +138,9 @@ def test_through_fit_it_ends_in_a_linearised_posterior():
 
 def test_the_evidence_prefers_the_right_noise():
     """Among likelihoods of the same data, the one that made it."""
+    method = Laplace(structure="full")
     found = {
-        noise: Laplace(structure="full")
-        .post_hoc(at_optimum(1.0), problem(), pst.likelihoods.Gaussian(noise))
-        .log_evidence
+        noise: method.post_hoc(at_optimum(1.0), problem(), pst.likelihoods.Gaussian(noise)).log_evidence
         for noise in (0.1, NOISE, 3.0)
     }
     assert max(found, key=found.get) == NOISE

@@ -106,7 +106,7 @@ def test_ogn_is_newton_on_a_quadratic():
     layer = rows(1, features)
     with torch.no_grad():
         layer.weight.copy_(start)
-    optimizer = OGN(layer, lr=1.0, num_data=n, prior_precision=2.0, damping=0.0, beta1=0.0)
+    optimizer = OGN(layer, lr=1.0, num_data=n, prior_precision=2.0, damping=0.0, beta1=0.0, init_precision=None)
     with optimizer.sampled_weights():
         torch.testing.assert_close(layer.weight.detach(), start, rtol=0, atol=0)  # no noise
         problem.loss(layer(problem.inputs)).backward()

@@ -70,7 +70,7 @@ def test_vogn_step_by_step():
     N, rho, delta, gamma, tau, lr, beta1, beta2 = 6, 5.0, 3.0, 0.01, 0.4, 0.05, 0.7, 0.8
     optimizer = VOGN(
         layer, lr, N, prior_precision=delta, damping=gamma, temperature=tau, augmentation_factor=rho, beta1=beta1,
-        beta2=beta2, momentum_correction=True, generator=torch.Generator().manual_seed(3),
+        init_precision=None, beta2=beta2, momentum_correction=True, generator=torch.Generator().manual_seed(3),
     )  # fmt: skip
     mean, momentum, s = torch.full((3,), 0.2, dtype=torch.float64), torch.zeros(3).double(), None
     d = tau * delta / (N * rho)

@@ -177,6 +177,32 @@ def test_a_resumed_chain_is_the_uninterrupted_one_to_the_bit(optimizer):
     assert all(torch.equal(a, b) for a, b in zip(whole, second, strict=True))
 
 
+@pytest.mark.parametrize("optimizer", [SGLD, PSGLD, SGHMC])
+def test_weights_in_another_memory_format_take_the_same_steps(optimizer):
+    """Channels last, also after a state came back from a file with its values in the plain order."""
+    generator = torch.Generator().manual_seed(0)
+    start, grad = torch.randn(4, 3, 2, 2, generator=generator), torch.randn(4, 3, 2, 2, generator=generator)
+
+    def walk(fmt):
+        weights = torch.nn.Parameter(start.clone(memory_format=fmt))
+        sampler = optimizer([weights], lr=0.1, num_data=N, temperature=0.0, weight_decay=0.3)
+        for step in range(4):
+            weights.grad = grad.clone() * (step + 1)
+            sampler.step()
+            state = sampler.state_dict()
+            for kept in state["state"].values():
+                kept.update({name: value.contiguous() for name, value in kept.items()})
+            sampler.load_state_dict(state)
+        return weights.detach()
+
+    torch.testing.assert_close(walk(torch.channels_last), walk(torch.contiguous_format))
+
+
+def test_a_weight_with_gaps_is_refused():
+    with pytest.raises(PosterityError, match="larger tensor with gaps"):
+        SGLD([torch.zeros(4, 4)[:, :2].requires_grad_()], lr=0.1, num_data=10)
+
+
 def test_the_groups_rate_and_temperature_are_read_at_every_step():
     weights = torch.nn.Parameter(torch.ones(1000))
     sampler = SGLD([weights], lr=0.1, num_data=4, generator=torch.Generator().manual_seed(0))

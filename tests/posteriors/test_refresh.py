@@ -91,3 +91,21 @@ def test_no_data_is_refused():
 
 def test_layers_without_running_statistics_need_none():
     assert not batchnorm_layers(nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.LayerNorm(3)))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="recording is for GPUs")
+@pytest.mark.parametrize("waits", [False, True])
+def test_recorded_passes_on_a_gpu_give_the_numbers_of_the_cpu(waits):
+    """Also with a ragged last batch, and for a network that waits for the device and so cannot be recorded."""
+
+    class Waits(nn.Module):
+        def forward(self, x):
+            return x if not waits else x * float(x.abs().max() > 0)
+
+    module, data = nn.Sequential(Waits(), *network()), batches([16, 16, 16, 16, 9])
+    given = draws(module, 3)
+    plain = refreshed(module, given, data)
+    on_gpu = refreshed(module.cuda(), [{k: v.cuda() for k, v in p.items()} for p in given], data)
+    for one, other in zip(plain, on_gpu, strict=True):
+        for name, buffer in one.items():
+            torch.testing.assert_close(other[name].cpu(), buffer, rtol=1e-9, atol=1e-12)

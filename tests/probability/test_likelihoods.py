@@ -125,3 +125,15 @@ def test_targets_that_do_not_fit_are_refused(likelihood, outputs, targets):
 def test_a_noise_not_yet_learned_is_refused():
     with pytest.raises(PosterityError, match="no std yet"):
         Gaussian().log_prob(F4[:, :2], REAL)
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Categorical(temperature=2.0)])
+@pytest.mark.parametrize("shape", [(7,), (7, 4)], ids=["classes", "tokens"])
+def test_the_fused_loss_is_the_mean_of_the_log_densities(likelihood, shape):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(*shape, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(5, shape, generator=generator)
+    plain = -likelihood.log_prob(logits, targets).mean()
+    fused = likelihood.loss(logits, targets)
+    torch.testing.assert_close(fused, plain)
+    torch.testing.assert_close(torch.autograd.grad(fused, logits), torch.autograd.grad(plain, logits))

@@ -205,9 +205,9 @@ def _shrink(module: Any, layer: Layer, kept: Tensor) -> None:
         groups = int(columns.sum()) // (len(columns) // groups)
     old = module.weight
     small = weight[rows].reshape(int(rows.sum()), -1, *old.shape[2:]).to(old.dtype)
-    module.weight = nn.Parameter(small)
+    module.weight = nn.Parameter(small, old.requires_grad)
     if module.bias is not None or bool(bias[rows].any()):
-        module.bias = nn.Parameter(bias[rows].to(old.dtype))
+        module.bias = nn.Parameter(bias[rows].to(old.dtype), old.requires_grad)
     for name, size in zip(_SIZES[type(module)], (int(columns.sum()), int(rows.sum()), groups), strict=False):
         setattr(module, name, size)
 

@@ -143,6 +143,7 @@ def with_faster_layers(network: Network, example: Inputs, batches: tuple[int, ..
         if max(times) <= _NO_SLOWER and min(times) < _FASTER:
             faster.set_submodule(name, candidate)
             chosen.append(name)
+    faster.recompile()
     return faster, chosen
 
 

@@ -49,7 +49,7 @@ class Block(nn.Module):
         self.slots = slots
         self.mean = nn.Parameter(mean)
         self.prior = _mapped(prior.flat(slots.layout), lambda t: t.to(mean))
-        self.register_buffer("fixed", fixed, persistent=False)
+        self.register_buffer("fixed", None if fixed is None else fixed.to(mean.device), persistent=False)
 
     def noisy(self) -> dict[str, Tensor]:
         """What a training pass puts into the network: flat vectors by suffix."""
@@ -86,11 +86,11 @@ class Block(nn.Module):
 class Diagonal(Block):
     """Independent weights; how their noise enters a pass is the estimator's matter.
 
-    Against a Normal prior a noisy pass brings the KL with it. That is handed out once, and only while the parameters
-    are still those of the pass.
+    On a CPU, against a Normal prior, a noisy pass brings the KL with it. That is handed out once, and only while the
+    parameters are still those of the pass; on a GPU the passes over the weights that it saves cost next to nothing.
     """
 
-    _ready: tuple[tuple[int, int], Tensor] | None = None
+    _ready: tuple[tuple[float, ...], Tensor] | None = None
 
     def __init__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> None:
         super().__init__(slots, mean, prior, fixed)
@@ -108,7 +108,7 @@ class Diagonal(Block):
     def kl(self) -> Tensor:
         """KL(q‖p), summed."""
         ready, self._ready = self._ready, None
-        if ready and ready[0] == self._stamp() and ready[1].requires_grad == torch.is_grad_enabled():
+        if ready and ready[1].requires_grad == torch.is_grad_enabled() and ready[0] == self._stamp():
             return ready[1]
         return diagonal_kl(self.mean, self.log_std, self._prior())
 
@@ -121,11 +121,19 @@ class Diagonal(Block):
             each.append(diagonal_kl(mean, log_std, _mapped(prior, operator.itemgetter(part))))
         return torch.stack(each)
 
+    def _fused_prior(self) -> Normal | None:
+        """The prior, where the KL is to be made together with a pass."""
+        prior = self._prior()
+        cpu = self.mean.device.type == "cpu" and not torch.compiler.is_compiling()
+        return prior if cpu and isinstance(prior, Normal) else None
+
     def _keep(self, divergence: Tensor) -> None:
         self._ready = (self._stamp(), divergence)
 
-    def _stamp(self) -> tuple[int, int]:
-        return self.mean._version, self.log_std._version
+    def _stamp(self) -> tuple[float, ...]:
+        """Tells parameters from those of another step; fused optimizers count no versions, so numbers are compared."""
+        ends = (p.detach()[i].item() for p in (self.mean, self.log_std) for i in (0, -1))
+        return self.mean._version, self.log_std._version, *ends
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_ready": None}
@@ -136,12 +144,12 @@ class Sampled(Diagonal):
 
     def draw(self) -> Tensor:
         """mean + std ⊙ ε."""
-        match self._prior():
-            case Normal() as prior:
-                weights, divergence = draw_with_kl(self.mean, self.log_std, prior)
-                self._keep(divergence)
-                return weights
-        return super().draw()
+        prior = self._fused_prior()
+        if prior is None:
+            return super().draw()
+        weights, divergence = draw_with_kl(self.mean, self.log_std, prior)
+        self._keep(divergence)
+        return weights
 
 
 class Local(Diagonal):
@@ -151,12 +159,12 @@ class Local(Diagonal):
 
     def noisy(self) -> dict[str, Tensor]:
         """Means and variances."""
-        match self._prior():
-            case Normal() as prior:
-                mean, variance, divergence = moments_with_kl(self.mean, self.log_std, prior)
-                self._keep(divergence)
-                return {"_mean": mean, "_variance": variance}
-        return {"_mean": self.mean, "_variance": (2 * self.log_std).exp()}
+        prior = self._fused_prior()
+        if prior is None:
+            return {"_mean": self.mean, "_variance": (2 * self.log_std).exp()}
+        mean, variance, divergence = moments_with_kl(self.mean, self.log_std, prior)
+        self._keep(divergence)
+        return {"_mean": mean, "_variance": variance}
 
 
 class Flipout(Diagonal):

@@ -9,6 +9,11 @@ For w ~ N(mean, exp(log_std)²) and prior N(m, s²), over all weights at once:
 
 On a CPU a step of a small network is bound by passes over its weights. So the KL is made together with what a pass puts
 into the network: the exponential is taken once, and backward adds the two gradients as it writes them.
+
+Against the log-uniform prior p(w) ∝ 1/|w| the KL depends on log α = log exp(2 log_std)/mean² alone. With the fit of
+Molchanov et al. 2017 (1701.05369), within 0.01 nat of the truth, shifted to be 0 at α = ∞, and log α kept in [−8, 8]:
+
+    KL           = Σ ½ log(1 + 1/α) + k₁ sigmoid(−k₂ − k₃ log α),    k = 0.63576, 1.87320, 1.48695
 """
 
 from __future__ import annotations
@@ -22,11 +27,14 @@ from torch.autograd.function import once_differentiable
 
 from posterity.probability.gaussians import DiagonalNormal
 from posterity.probability.kl import kl_divergence
-from posterity.probability.priors import Normal, Prior
+from posterity.probability.priors import LogUniform, Normal, Prior
 
 __all__ = ["diagonal_kl", "draw_with_kl", "moments_with_kl"]
 
 Hyper = float | Tensor
+
+_K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
+_RANGE = 8.0
 
 
 def diagonal_kl(mean: Tensor, log_std: Tensor, prior: Prior) -> Tensor:
@@ -37,6 +45,8 @@ def diagonal_kl(mean: Tensor, log_std: Tensor, prior: Prior) -> Tensor:
     match prior:
         case Normal():
             return moments_with_kl(mean, log_std, prior)[-1]
+        case LogUniform():
+            return _LogUniformKL.apply(mean, log_std)
     return kl_divergence(DiagonalNormal(mean, log_std.exp()), prior)
 
 
@@ -93,6 +103,29 @@ class _Moments(torch.autograd.Function):
         factor = grad_kl * ctx.precision
         grad_log_std = (2 * grad_variance).add_(factor).mul_(variance).sub_(grad_kl)
         return _add_scaled(grad, offset, factor), grad_log_std, None, None
+
+
+class _LogUniformKL(torch.autograd.Function):
+    """Keeps ∂KL/∂log α; outside of its range log α has no slope."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor) -> Tensor:
+        raw = mean.abs().clamp_min_(1e-30).log_().neg_().add_(log_std).mul_(2)
+        log_alpha = raw.clamp(-_RANGE, _RANGE)
+        signal = torch.sigmoid(-log_alpha)  # 1/(1 + α), and ½ log(1 + 1/α) = −½ log(1 − signal)
+        bump = log_alpha.mul_(-_K3).sub_(_K2).sigmoid_()
+        value = _K1 * bump.sum() - 0.5 * torch.log1p(-signal).sum()
+        slope = signal.mul_(-0.5).addcmul_(bump, bump.neg().add_(1), value=-_K1 * _K3)
+        ctx.save_for_backward(mean, slope.masked_fill_(raw.abs_() >= _RANGE, 0.0))
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        mean, slope = ctx.saved_tensors
+        grad_log_std = slope * (2 * _number(grad))
+        # ∂log α/∂mean = −2/mean; where the mean is 0 so is the slope.
+        return -(grad_log_std / mean.where(mean != 0, 1.0)), grad_log_std
 
 
 def _number(value: Tensor) -> Any:

@@ -51,7 +51,7 @@ class Variational(nn.Module):
 
     def kl(self) -> Tensor:
         """KL(q‖p), summed over all Bayesian parameters."""
-        return torch.stack([block.kl() for block in self.blocks]).sum()
+        return _total([block.kl() for block in self.blocks])
 
     @torch.no_grad()
     def mean(self) -> Params:
@@ -99,7 +99,11 @@ def variational_parts(module: nn.Module) -> list[Variational]:
 
 def kl(module: nn.Module) -> Tensor:
     """KL(q‖p) of everything Bayesian in a module: a SUM over weights, to be divided by the number of data once."""
-    return torch.stack([part.kl() for part in variational_parts(module)]).sum()
+    return _total([part.kl() for part in variational_parts(module)])
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum()
 
 
 def elbo(module: nn.Module, log_likelihood: Tensor, num_data: int, temperature: float = 1.0) -> Tensor:

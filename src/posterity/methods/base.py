@@ -12,6 +12,7 @@ then averages ``method.statistics(run)`` over ranks, and steps. The defaults her
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
@@ -76,7 +77,8 @@ class Method:
 
     def statistics(self, run: Run) -> list[Tensor]:
         """The tensors to average over ranks, already averaged over this rank's draws and micro-batches."""
-        gradients = [p.grad for p in run.module.parameters() if p.grad is not None]
+        parameters = itertools.chain.from_iterable(group["params"] for group in run.optimizer.param_groups)
+        gradients = [p.grad for p in parameters if p.grad is not None]
         if run.entries > 1:
             torch._foreach_mul_(gradients, 1 / run.entries)
         return gradients

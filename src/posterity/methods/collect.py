@@ -12,9 +12,9 @@ a = 1/n of a plain average (or at least 1 − decay, which forgets old snapshots
 
 Weights are stored as differences from the first snapshot: nearby numbers of equal precision subtract exactly, so the
 variance keeps its digits even where the mean is a million times larger than the spread. Everything is one flat vector,
-updated in place, on a CPU block by block so that a block stays in cache; rows lie in a ring, and δ is made in the row
-where it ends. Memory is rank + 3 vectors: the first snapshot, the mean's offset, the variance and the rows (one more
-with ``within``).
+updated in place, on a CPU block by block so that a block stays in cache; rows lie in a ring, and a deviation is worked
+out in the row where it ends. Memory is rank + 3 vectors: the first snapshot, the mean's offset, the variance and the
+rows (one more with ``within``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["Snapshots", "Times", "Trajectory"]
 _BLOCK = {"cpu": 2**17, "cuda": 2**40}
 """Numbers worked on at a time: on a CPU what fits in its cache, on a GPU all there are."""
 _SCRATCH = 2**22
-"""Numbers worked on at a time where δ cannot be made in its row."""
+"""Numbers worked on at a time where a deviation cannot be worked out in its row."""
 
 
 class Trajectory:
@@ -92,21 +92,20 @@ class Trajectory:
         share = max(1 / self.count, 1 - self.decay) if self.decay else 1 / self.count
         row = self._rows[(self.count - 1) % self.rank] if self.rank else None
         for part, pieces in self._blocks(weights):
-            delta = self._room(part, row)
-            torch.cat(pieces, out=delta)
-            delta.sub_(self._first[part]).sub_(self._offset[part])
-            self._offset[part].add_(delta, alpha=share)
-            self._squares[part].addcmul_(delta, delta, value=share * self._total)
-            delta.mul_(1 - share)
+            deviation = self._room(part, row)
+            torch.cat(pieces, out=deviation).sub_(self._first[part])
+            deviation.sub_(self._offset[part].lerp_(deviation, share))  # (1 − a) δ
+            if self.count > 1:
+                self._squares[part].addcmul_(deviation, deviation, value=share * self._total / (1 - share) ** 2)
             if row is not None and self._scratch is not None:
-                row[part].copy_(delta)
+                row[part].copy_(deviation)
         self._grow(share)
         if variance is not None and self._within is not None:
             for part, pieces in self._blocks(variance):
                 self._within[part].lerp_(torch.cat(pieces, out=self._room(part, None)), share)
 
     def _room(self, part: slice, row: Tensor | None) -> Tensor:
-        """Where δ is worked out: in the row it ends in, or in the scratch block."""
+        """Where a deviation is worked out: in the row it ends in, or in the scratch block."""
         return row[part] if row is not None and self._scratch is None else self._scratch[: part.stop - part.start]  # type: ignore[index]
 
     def _grow(self, share: float) -> None:

@@ -41,7 +41,7 @@ class IVON(NaturalGradient):
         hessian: ``"reparameterised"``, or ``"squared"`` gradients.
     """
 
-    default_lr: ClassVar[float] = 0.1
+    default_lr: ClassVar[float] = 0.2
 
     hess_init: float = 1.0
     beta1: float = 0.9

@@ -41,11 +41,11 @@ class KFAC(NaturalGradient):
         sharing: Positions that share a weight count as examples (``"expand"``) or are summed first (``"reduce"``).
     """
 
-    default_lr: ClassVar[float] = 1e-3
+    default_lr: ClassVar[float] = 3e-3
 
-    damping: float = 1e-3
+    damping: float = 1e-2
     beta1: float = 0.9
-    beta2: float = 0.95
+    beta2: float = 0.99
     refresh: int = 10
     sharing: Sharing = "expand"
 

@@ -130,7 +130,7 @@ class Kronecker:
     ) -> WeightPosterior:
         """Matrix-normal weights in the factors' eigenvectors."""
         blocks = [
-            MatrixBlock(block.weight, block.bias, left, right, (values + precision).rsqrt())
+            MatrixBlock(block.weight, block.bias, left, right, (values + precision).rsqrt(), symmetric=True)
             for block, (values, left, right) in zip(self._curvature.blocks, self.spectrum, strict=True)
         ]
         std = {name: (self.count * value + precision).rsqrt() for name, value in self._curvature.diagonal.items()}

@@ -103,8 +103,10 @@ class MeanField(Method):
         """The plain optimizer asked for; the prior is in the KL."""
         return plan.algorithm.build(module.parameters(), plan.lr or self.default_lr)
 
-    def penalty(self, module: nn.Module, temperature: float) -> Tensor:
-        """temperature·KL(q‖p), with free bits where asked for."""
+    def penalty(self, module: nn.Module, temperature: float) -> Tensor | float:
+        """temperature·KL(q‖p), with free bits where asked for; nothing to compute before a warm-up."""
+        if temperature == 0:
+            return 0.0
         return temperature * (self._kl_above_free_bits(module) if self.free_bits else kl(module))
 
     def _kl_above_free_bits(self, module: nn.Module) -> Tensor:

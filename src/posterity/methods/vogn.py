@@ -42,18 +42,19 @@ class VOGN(NaturalGradient):
     Attributes:
         damping: γ, added to the curvature in the step and in the variance.
         augmentation_factor: ρ: how many examples each one counts for under data augmentation.
-        init_precision: The curvature at the start; None takes that of the first minibatch.
+        init_precision: The curvature at the start: larger begins with less noise and smaller steps. None takes that of
+            the first minibatch.
         beta1: Decay of the momentum.
         beta2: Decay of the curvature.
         momentum_correction: Scale the momentum with the learning rate.
         stochastic_batchnorm: Give BatchNorm's scale and shift noise and prior, too.
     """
 
-    default_lr: ClassVar[float] = 1e-3
+    default_lr: ClassVar[float] = 0.03
 
     damping: float = 1e-3
     augmentation_factor: float = 1.0
-    init_precision: float | None = None
+    init_precision: float | None = 1.0
     beta1: float = 0.9
     beta2: float = 0.999
     momentum_correction: bool = False

@@ -17,7 +17,7 @@ On a quadratic loss ½ h w² a step of finite size widens the law: SGLD's varian
 
 Learning rate and temperature are read from the param groups at every step, so a schedule may change both. Noise is
 drawn in one call for the whole group, from one generator: give all ranks generators of the same seed, and they keep one
-chain.
+chain. Since ξ and −ξ have one law, noise is added to lr·g in its own buffer and the sum taken off by torch's fused SGD.
 """
 
 from __future__ import annotations
@@ -37,54 +37,54 @@ __all__ = ["PSGLD", "SGHMC", "SGLD", "psgld_step", "sghmc_step", "sgld_step"]
 Tensors = list[Tensor]
 
 
-def sgld_step(
-    params: Tensors, grads: Tensors, noise: Tensors | None, *, lr: float, noise_std: float, weight_decay: float
-) -> None:
-    """w ← w − lr g + noise_std ξ, in place."""
-    if weight_decay:
-        torch._foreach_mul_(params, 1 - lr * weight_decay)
-    torch._foreach_add_(params, grads, alpha=-lr)
-    if noise is not None:
-        torch._foreach_add_(params, noise, alpha=noise_std)
+def sgld_step(params: Tensors, grads: Tensors, noise: Tensors, *, lr: float, weight_decay: float) -> None:
+    """w ← w − lr g − noise, in place; ``noise`` has its size already, and is used up."""
+    torch._foreach_add_(noise, grads, alpha=lr)
+    _fused_step(params, noise, [], lr * weight_decay, 0.0)
 
 
 def psgld_step(
-    params: Tensors,
-    grads: Tensors,
-    noise: Tensors | None,
-    denominators: Tensors,
-    *,
-    lr: float,
-    noise_std: float,
-    weight_decay: float,
+    params: Tensors, grads: Tensors, noise: Tensors, denominators: Tensors, *, lr: float, weight_decay: float
 ) -> None:
-    """w ← w − lr g/d + noise_std ξ/√d with d = ε + √V, in place."""
+    """w ← w − lr g/d − noise/√d with d = ε + √V, in place; ``noise`` has its size already."""
     if weight_decay:
         grads = list(torch._foreach_add(grads, params, alpha=weight_decay))
     torch._foreach_addcdiv_(params, grads, denominators, value=-lr)
-    if noise is not None:
-        torch._foreach_addcdiv_(params, noise, torch._foreach_sqrt(denominators), value=noise_std)
+    torch._foreach_addcdiv_(params, noise, torch._foreach_sqrt(denominators), value=-1)
 
 
 def sghmc_step(
     params: Tensors,
     grads: Tensors,
-    noise: Tensors | None,
-    velocities: Tensors,
+    noise: Tensors,
+    momenta: Tensors,
     *,
     lr: float,
-    noise_std: float,
     weight_decay: float,
     friction: float,
 ) -> None:
-    """v ← (1 − friction) v − lr g + √friction noise_std ξ, w ← w + v, in place."""
-    torch._foreach_mul_(velocities, 1 - friction)
-    torch._foreach_add_(velocities, grads, alpha=-lr)
-    if weight_decay:
-        torch._foreach_add_(velocities, params, alpha=-lr * weight_decay)
-    if noise is not None:
-        torch._foreach_add_(velocities, noise, alpha=math.sqrt(friction) * noise_std)
-    torch._foreach_add_(params, velocities)
+    """m ← (1 − friction) m + lr g + noise, w ← w − m, in place: m = −v; ``noise`` has its size, and is used up."""
+    torch._foreach_add_(noise, grads, alpha=lr)
+    _fused_step(params, noise, momenta, lr * weight_decay, 1 - friction)
+
+
+def _fused_step(params: Tensors, push: Tensors, momenta: Tensors, decay: float, momentum: float) -> None:
+    """m ← momentum·m + push + decay·w, w ← w − m: torch's own SGD step, in one pass over memory.
+
+    It runs through memory without looking at strides, so all tensors must lie there as the weights do.
+    """
+    torch._fused_sgd_(
+        params,
+        push,
+        momenta if momentum else [],  # without momentum torch wants none kept
+        weight_decay=decay,
+        momentum=momentum,
+        lr=1.0,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
 
 
 class _Sampler(Optimizer):
@@ -108,13 +108,19 @@ class _Sampler(Optimizer):
         super().__init__(
             params, {"lr": lr, "num_data": num_data, "temperature": temperature, "weight_decay": weight_decay, **own}
         )
-        device = self.param_groups[0]["params"][0].device
-        self.generator = generator if generator is not None else _fresh(device)
-        self._noise: dict[int, Tensor] = {}
+        weights = [p for group in self.param_groups for p in group["params"]]
+        if any(p.stride() != torch.empty_like(p, device="meta").stride() for p in weights):
+            raise PosterityError("a weight is a part of a larger tensor with gaps: give samplers whole tensors")
+        self.generator = generator if generator is not None else _fresh(weights[0].device)
+        self._noise: dict[int, tuple[Tensor, Tensors]] = {}
 
-    def update(self, group: dict[str, Any], params: Tensors, noise: Tensors | None, noise_std: float) -> None:
-        """One step of one group; ``noise_std`` is √(2 lr T/N)."""
+    def update(self, group: dict[str, Any], params: Tensors, noise: Tensors) -> None:
+        """One step of one group."""
         raise NotImplementedError
+
+    def noise_std(self, group: dict[str, Any]) -> float:
+        """√(2 lr T/N)."""
+        return math.sqrt(2 * group["lr"] * group["temperature"] / group["num_data"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -126,19 +132,23 @@ class _Sampler(Optimizer):
         for index, group in enumerate(self.param_groups):
             params = [p for p in group["params"] if p.grad is not None]
             if params:
-                std = math.sqrt(2 * group["lr"] * group["temperature"] / group["num_data"])
-                noise = self._draw(index, params) if std > 0 else None
-                self.update(group, params, noise, std)
+                self.update(group, params, self._draw(index, params, self.noise_std(group)))
         return loss
 
-    def _draw(self, index: int, params: Tensors) -> Tensors:
-        """ξ for every weight: views of one buffer, filled by one call."""
-        size = sum(p.numel() for p in params)
-        buffer = self._noise.get(index)
-        if buffer is None or len(buffer) != size:
-            buffer = self._noise[index] = torch.empty(size, device=params[0].device, dtype=params[0].dtype)
-        pieces = buffer.normal_(generator=self.generator).split([p.numel() for p in params])
-        return [piece.view(p.shape) for piece, p in zip(pieces, params, strict=True)]
+    def _draw(self, index: int, params: Tensors, std: float) -> Tensors:
+        """std·ξ for every weight, in memory as the weight is: views of one buffer, filled by one call."""
+        buffer, views = self._noise.get(index, (torch.empty(0), []))
+        if [(view.shape, view.stride()) for view in views] != [(p.shape, p.stride()) for p in params]:
+            sizes = [p.numel() for p in params]
+            buffer = torch.empty(sum(sizes), device=params[0].device, dtype=params[0].dtype)
+            pieces = zip(buffer.split(sizes), params, strict=True)
+            views = [piece.as_strided(p.shape, p.stride(), piece.storage_offset()) for piece, p in pieces]
+            self._noise[index] = buffer, views
+        if std > 0:
+            buffer.normal_(0, std, generator=self.generator)
+        else:
+            buffer.zero_()
+        return views
 
     def _state_of(self, params: Tensors, name: str, first: Callable[[Tensor], Tensor]) -> Tensors:
         """One tensor of state for each weight; ``first`` makes it."""
@@ -154,6 +164,8 @@ class _Sampler(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the chain where ``state_dict`` was taken, to the same bits."""
         super().load_state_dict(state_dict)
+        for p, kept in self.state.items():  # a file keeps values, not how they lay in memory
+            self.state[p] = {name: torch.empty_like(p).copy_(value) for name, value in kept.items()}
         self.generator.set_state(state_dict["generator"].cpu())
 
 
@@ -181,16 +193,9 @@ class SGLD(_Sampler):
     ) -> None:
         super().__init__(params, lr, num_data, temperature, weight_decay, generator)
 
-    def update(self, group: dict[str, Any], params: Tensors, noise: Tensors | None, noise_std: float) -> None:
+    def update(self, group: dict[str, Any], params: Tensors, noise: Tensors) -> None:
         """One step of one group."""
-        sgld_step(
-            params,
-            _gradients(params),
-            noise,
-            lr=group["lr"],
-            noise_std=noise_std,
-            weight_decay=group["weight_decay"],
-        )
+        sgld_step(params, _gradients(params), noise, lr=group["lr"], weight_decay=group["weight_decay"])
 
 
 class PSGLD(_Sampler):
@@ -223,7 +228,7 @@ class PSGLD(_Sampler):
         check_positive(eps=eps)
         super().__init__(params, lr, num_data, temperature, weight_decay, generator, beta=beta, eps=eps)
 
-    def update(self, group: dict[str, Any], params: Tensors, noise: Tensors | None, noise_std: float) -> None:
+    def update(self, group: dict[str, Any], params: Tensors, noise: Tensors) -> None:
         """One step of one group."""
         grads = _gradients(params)
         mean_square = self._state_of(params, "mean_square", _squared_gradient)
@@ -231,15 +236,7 @@ class PSGLD(_Sampler):
         torch._foreach_addcmul_(mean_square, grads, grads, value=1 - group["beta"])
         denominators = list(torch._foreach_sqrt(mean_square))
         torch._foreach_add_(denominators, group["eps"])
-        psgld_step(
-            params,
-            grads,
-            noise,
-            denominators,
-            lr=group["lr"],
-            noise_std=noise_std,
-            weight_decay=group["weight_decay"],
-        )
+        psgld_step(params, grads, noise, denominators, lr=group["lr"], weight_decay=group["weight_decay"])
 
 
 class SGHMC(_Sampler):
@@ -270,15 +267,18 @@ class SGHMC(_Sampler):
             raise PosterityError(f"friction must lie in (0, 1], got {friction!r}")
         super().__init__(params, lr, num_data, temperature, weight_decay, generator, friction=friction)
 
-    def update(self, group: dict[str, Any], params: Tensors, noise: Tensors | None, noise_std: float) -> None:
+    def noise_std(self, group: dict[str, Any]) -> float:
+        """√(2 friction lr T/N)."""
+        return math.sqrt(group["friction"]) * super().noise_std(group)
+
+    def update(self, group: dict[str, Any], params: Tensors, noise: Tensors) -> None:
         """One step of one group."""
         sghmc_step(
             params,
             _gradients(params),
             noise,
-            self._state_of(params, "velocity", torch.zeros_like),
+            self._state_of(params, "momentum", torch.zeros_like),
             lr=group["lr"],
-            noise_std=noise_std,
             weight_decay=group["weight_decay"],
             friction=group["friction"],
         )

@@ -45,7 +45,8 @@ class VOGN(SampledOptimizer):
         damping: γ, added to the curvature in the step and in the variance.
         temperature: τ; 1 is the Bayes posterior. Read from the param groups, so that a schedule can warm it up.
         augmentation_factor: ρ; N counts ρ times where data augmentation makes more of each example.
-        init_precision: s₀. By default ĥ of the first minibatch, whose step then runs at the mean.
+        init_precision: s₀; the larger, the narrower q and the smaller the steps at first. None takes ĥ of the first
+            minibatch, whose step then runs at the mean.
         beta1: Decay of the momentum; the step is up to 1 / (1 - β₁) times the gradient's.
         beta2: Decay of the curvature.
         momentum_correction: Scale the momentum by lr / (last lr), so that it follows a schedule at once.
@@ -67,7 +68,7 @@ class VOGN(SampledOptimizer):
         damping: float = 1e-3,
         temperature: float = 1.0,
         augmentation_factor: float = 1.0,
-        init_precision: float | None = None,
+        init_precision: float | None = 1.0,
         beta1: float = 0.9,
         beta2: float = 0.999,
         momentum_correction: bool = False,

@@ -4,27 +4,32 @@ A draw's weights give other activations than the weights under which the running
 draw the statistics are reset and become the plain averages over the batches of the (population mean, unbiased variance)
 that each BatchNorm layer sees in train mode, as in SWA (Izmailov et al. 2018):
 
-    mean_n = mean_{n−1} + (batch mean − mean_{n−1})/n,    the same for the variance,    n = 1, …, at most ``BATCHES``.
+    mean = 1/n Σ batch means,    variance = 1/n Σ batch variances,    n batches, at most ``BATCHES``.
 
 torch's own cumulative average (``momentum=None``) reads its counter back from the device in every layer of every pass;
-here the counter is known, so nothing waits, and each batch is fetched once for all draws. The numbers are the same.
+here statistics are summed outside the layers, so nothing waits, and each batch is fetched once for all draws. On a GPU
+one batch through all draws is recorded and replayed: launching its thousands of small kernels from Python takes longer
+than running them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from posterity.calling import call, map_inputs
+from posterity.calling import InputSpec, call, map_inputs, num_examples, tensors_of
 from posterity.posteriors.base import WeightPosterior
-from posterity.types import Batch, Params, PosterityError
+from posterity.types import Batch, Inputs, Params, PosterityError
 
 __all__ = ["BATCHES", "batchnorm_layers", "refreshed", "with_bank"]
+
+_log = logging.getLogger("posterity")
 
 P = TypeVar("P", bound=WeightPosterior)
 
@@ -53,17 +58,21 @@ def refreshed(module: nn.Module, draws: list[Params], batches: Iterable[Batch], 
     """
     device = next(module.parameters()).device
     networks = [_ready(module, params) for params in draws]
-    layers = [layer for network in networks for layer in batchnorm_layers(network).values()]
-    seen = 0
-    for batch in islice(batches, limit):
-        seen += 1
-        for layer in layers:
-            layer.momentum = 1 / seen
-        inputs = map_inputs(batch.inputs, lambda t: t.to(device, non_blocking=True))
+    latest = [statistic for network in networks for statistic in _statistics(network).values()]
+    sums = [torch.zeros_like(statistic) for statistic in latest]
+
+    def gather(inputs: Inputs) -> None:
         for network in networks:
             call(network, inputs)
+        torch._foreach_add_(sums, latest)
+
+    gathered, seen = Recorded(gather) if device.type == "cuda" else gather, 0
+    for batch in islice(batches, limit):
+        gathered(map_inputs(batch.inputs, lambda t: t.to(device, non_blocking=True)))
+        seen += 1
     if not seen:
         raise PosterityError("refreshing BatchNorm needs at least one batch of training data")
+    torch._foreach_copy_(latest, torch._foreach_div(sums, seen))
     return [_buffers(network, seen) for network in networks]
 
 
@@ -93,19 +102,64 @@ def _ready(module: nn.Module, params: Params) -> nn.Module:
     for layer in batchnorm_layers(network).values():
         layer.train()
         layer.reset_running_stats()
+        layer.momentum = 1.0  # the running statistics are those of the latest batch
         layer.num_batches_tracked = None  # counted by the caller
     return network
 
 
-def _buffers(network: nn.Module, batches: int) -> Params:
+def _statistics(network: nn.Module) -> Params:
     """The running statistics of every BatchNorm layer, under the names that a state_dict gives them."""
-    buffers: Params = {}
+    found: dict[str, Tensor | None] = {}
     for name, layer in batchnorm_layers(network).items():
-        mean, variance = layer.running_mean, layer.running_var
-        assert mean is not None and variance is not None  # such layers keep both
-        buffers |= {
-            f"{name}.running_mean": mean,
-            f"{name}.running_var": variance,
-            f"{name}.num_batches_tracked": torch.tensor(batches, device=mean.device),
-        }
-    return buffers
+        found |= {f"{name}.running_mean": layer.running_mean, f"{name}.running_var": layer.running_var}
+    return {name: statistic for name, statistic in found.items() if statistic is not None}
+
+
+def _buffers(network: nn.Module, batches: int) -> Params:
+    """The statistics and how many batches they are of."""
+    device = next(network.parameters()).device
+    counts = {f"{name}.num_batches_tracked": torch.tensor(batches, device=device) for name in batchnorm_layers(network)}
+    return {**_statistics(network), **counts}
+
+
+class Recorded:
+    """Work on a GPU, recorded once and replayed on inputs of the same shape.
+
+    The first call runs as it is, so that libraries have made their choices; the second is recorded. What cannot be
+    recorded (a forward pass that waits for the device), and inputs of another shape, run as they are: the numbers are
+    the same either way.
+    """
+
+    def __init__(self, work: Callable[[Inputs], None]) -> None:
+        self.work = work
+        self.inputs: Inputs | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.refused = False
+
+    def __call__(self, inputs: Inputs) -> None:
+        """Do the work on these inputs."""
+        if self.inputs is None:
+            self.inputs = map_inputs(inputs, torch.clone)
+        elif not self.refused and InputSpec.of(inputs) == InputSpec.of(self.inputs) and self._same_length(inputs):
+            for own, new in zip(tensors_of(self.inputs), tensors_of(inputs), strict=True):
+                own.copy_(new)
+            if self.graph is None:
+                self._record()
+            if self.graph is not None:
+                self.graph.replay()
+                return
+        self.work(inputs)
+
+    def _same_length(self, inputs: Inputs) -> bool:
+        return num_examples(inputs) == num_examples(self.inputs)
+
+    def _record(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self.work(self.inputs)
+        except RuntimeError as error:
+            _log.info("this network cannot be recorded (%s), so its passes are launched one by one", error)
+            self.refused = True
+        else:
+            self.graph = graph

@@ -15,6 +15,8 @@ from torch import nn
 
 from posterity.layers.blocks import Radial
 from posterity.layers.convert import Scheme, convert
+from posterity.layers.flows import FlowFamily
+from posterity.layers.noisy import LOCAL
 from posterity.layers.select import select
 from posterity.layers.variational import Variational
 from posterity.posteriors.base import WeightPosterior
@@ -25,7 +27,10 @@ from posterity.types import Params, PosterityError
 
 __all__ = ["FAMILIES", "Implicit"]
 
-FAMILIES: dict[str, Callable[..., Scheme]] = {"radial": lambda: Scheme(drawn=Radial)}
+FAMILIES: dict[str, Callable[..., Scheme]] = {
+    "radial": lambda: Scheme(drawn=Radial),
+    "mnf": lambda hidden, steps: Scheme(noisy=FlowFamily(hidden, steps), layers=LOCAL),
+}
 """Families without a density by the name that a file gives them; called with the options that it stores."""
 
 

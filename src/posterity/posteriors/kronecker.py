@@ -38,6 +38,8 @@ class MatrixBlock:
         left: [O, O].
         right: [I, I], with I counting the bias.
         scale: [O, I].
+        symmetric: ``left`` and ``right`` are orthogonal, and E is turned by them first. The draw is then the symmetric
+            root of the covariance times E, the same whichever eigenvectors a decomposition happens to find.
     """
 
     weight: str
@@ -45,6 +47,7 @@ class MatrixBlock:
     left: Tensor
     right: Tensor
     scale: Tensor
+    symmetric: bool = False
 
     def contiguous(self) -> Self:
         """With rows in order in memory, as a file has them: products then round the same."""
@@ -54,6 +57,8 @@ class MatrixBlock:
     def draw(self, generator: torch.Generator | None) -> Tensor:
         """left (scale ⊙ E) rightᵀ."""
         noise = standard_normal(self.scale, tuple(self.scale.shape), generator)
+        if self.symmetric:
+            noise = self.left.T @ noise @ self.right
         return self.left @ (self.scale * noise) @ self.right.T
 
     def variance(self) -> Tensor:

@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -65,14 +65,15 @@ class Compute:
         batched: Draws through vmap (True), one by one (False), or whichever is measured to be faster (None).
         compile: Compile the batched pass: worth it on a GPU when the same shapes are predicted often.
         chunk: Draws of one batched pass; None takes 8 on a CPU and 32 on a GPU.
-        memory: Bytes that the activations of one pass may take.
+        memory: Bytes that the activations of one pass may take; None takes 1 GiB on a CPU and a quarter of what is free
+            on a GPU.
         block: Inputs of one pass; None takes as many as the memory allows, or fewer if that is faster.
     """
 
     batched: bool | None = None
     compile: bool = False
     chunk: int | None = None
-    memory: int = 2**30
+    memory: int | None = None
     block: int | None = None
 
 
@@ -168,7 +169,11 @@ class Passes:
         self.one_pass: Callable[[Weights, Inputs], Tensor] = self._one
         self.stacked_pass = vmap(self._one, in_dims=(0, None), randomness="error")
         if compute.compile:
-            self.one_pass, self.stacked_pass = torch.compile(self._one), torch.compile(self.stacked_pass)
+            # On a GPU as CUDA graphs: a small network's pass is shorter than the launching of its kernels.
+            mode = "reduce-overhead" if self.device.type == "cuda" else "default"
+            self.one_pass = torch.compile(self._one, mode=mode)
+            self.stacked_pass = torch.compile(self.stacked_pass, mode=mode)
+        self.budget: int | None = None  # inputs whose activations fit the memory, once it is known
         self.ways: dict[int, Way] = {}
         self.kept: dict[int, list[Weights]] = {}
 
@@ -218,22 +223,22 @@ class Passes:
 
     def way(self, inputs: Inputs, count: int) -> Way:
         """The way told, or the fastest of those worth trying, timed once for this many inputs."""
-        largest = self.compute.block or self._largest_block(inputs)
         if self.compute.batched is not None:
-            return Way(self.compute.batched, largest)
+            return self._largest(self.compute.batched, inputs)
         if count < self.chunk or not _vmappable(self.module):
-            return Way(False, largest)
+            return self._largest(False, inputs)
         examples = min(num_examples(inputs), _PROBE)
         if examples not in self.ways:
-            self.ways[examples] = self._fastest(inputs, largest)
+            self.ways[examples] = self._fastest(inputs)
         return self.ways[examples]
 
-    def _fastest(self, inputs: Inputs, largest: int) -> Way:
+    def _fastest(self, inputs: Inputs) -> Way:
         """Time one chunk each way on the first inputs; the best of a few tries counts."""
         chunk = next(iter(self.chunks(self.chunk, None)))
         few = map_inputs(inputs, lambda t: t[:_PROBE])
-        small = min(largest, _CACHE_BLOCK) if self.device.type == "cpu" else largest
-        ways = dict.fromkeys([Way(False, largest), Way(False, small), Way(True, small)])
+        ways = [self._largest(False, inputs), self._largest(True, inputs)]
+        if self.device.type == "cpu":
+            ways += [replace(way, block=min(way.block, _CACHE_BLOCK)) for way in ways]
 
         def seconds(way: Way) -> float:
             best = math.inf
@@ -245,13 +250,20 @@ class Passes:
                 best = min(best, time.perf_counter() - start)
             return best
 
-        return min(ways, key=seconds)
+        return min(dict.fromkeys(ways), key=seconds)
 
-    def _largest_block(self, inputs: Inputs) -> int:
-        """As many inputs as the memory budget allows."""
-        if not hasattr(self, "_bytes"):
-            self._bytes = activation_bytes(self.module, inputs)
-        return max(1, self.compute.memory // (self.chunk * self._bytes))
+    def _largest(self, batched_pass: bool, inputs: Inputs) -> Way:
+        """As many inputs at a time as the memory budget allows."""
+        if self.compute.block is not None:
+            return Way(batched_pass, self.compute.block)
+        if self.budget is None:
+            memory = self.compute.memory or _free_memory(self.device)
+            self.budget = memory // activation_bytes(self.module, inputs)
+        return Way(batched_pass, max(1, self.budget // (self.chunk if batched_pass else 1)))
+
+
+def _free_memory(device: torch.device) -> int:
+    return 2**30 if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 4
 
 
 def _join(parts: list[Tensor], dim: int) -> Tensor:

@@ -43,6 +43,10 @@ class Likelihood:
         """log p(y | f) of each example, [batch]."""
         raise NotImplementedError
 
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log p(y | f), the mean over examples: what training lowers; one fused call where torch has it."""
+        return -self.log_prob(outputs, targets).mean()
+
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Refuse targets that do not fit the outputs: called once, on the first batch."""
         raise NotImplementedError
@@ -94,6 +98,12 @@ class Categorical(Likelihood):
         """Log softmax at the target, summed over positions."""
         losses = F.cross_entropy(self._logits(outputs).flatten(0, -2), targets.reshape(-1), reduction="none")
         return -_per_example(losses.view(targets.shape))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Torch's own cross-entropy, where an example is one class."""
+        if targets.ndim > 1:
+            return super().loss(outputs, targets)
+        return F.cross_entropy(self._logits(outputs), targets)
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Integer targets within the number of logits."""
@@ -233,6 +243,10 @@ class LearnedNoise(nn.Module):
         """As ``Gaussian.log_prob``, differentiable in the noise."""
         z = (targets - _aligned(outputs, targets)) * torch.exp(-self.log_std)
         return _per_example(-0.5 * z.square() - self.log_std - 0.5 * _LOG_TWO_PI)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log p(y | f), the mean over examples."""
+        return -self.log_prob(outputs, targets).mean()
 
     def frozen(self) -> Gaussian:
         """The likelihood with the noise found."""

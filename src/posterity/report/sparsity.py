@@ -10,18 +10,19 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 
 from posterity.files import write_bytes
+from posterity.report import style
 from posterity.types import PosterityError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["animation", "compression_curve", "film_strip", "sparsity_by_layer", "weight_image", "weights"]
 
@@ -66,6 +67,7 @@ def weights(axes: Axes, weight: Tensor, title: str = "", limit: float | None = N
     return axes
 
 
+@style.styled
 def film_strip(frames: Mapping[int, Tensor], count: int = 6) -> Figure:
     """Some frames of a weight, from the first to the last, side by side.
 
@@ -73,8 +75,6 @@ def film_strip(frames: Mapping[int, Tensor], count: int = 6) -> Figure:
         frames: The weight by epoch, as ``WeightFilm`` keeps it.
         count: How many to show.
     """
-    from matplotlib.figure import Figure
-
     chosen = _spaced(list(frames), count)
     made = Figure(figsize=(2.2 * len(chosen), 2.4), layout="constrained")
     limit = _top(frames.values())
@@ -91,10 +91,6 @@ def animation(frames: Mapping[int, Tensor], path: str | Path, seconds: float = 0
         path: Where the .gif goes.
         seconds: How long each frame stands; the last stands ten times as long.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from PIL import Image
-
     limit, pictures = _top(frames.values()), []
     for epoch in _spaced(list(frames), len(frames)):
         made = Figure(figsize=(4, 4), dpi=100, layout="constrained")
@@ -111,8 +107,8 @@ def animation(frames: Mapping[int, Tensor], path: str | Path, seconds: float = 0
 
 def sparsity_by_layer(axes: Axes, epochs: Sequence[float], by_layer: Mapping[str, Sequence[float]]) -> Axes:
     """The fraction of zeros of every layer over time."""
-    for name, values in by_layer.items():
-        axes.plot(epochs, [100 * value for value in values], label=name.removesuffix(".weight"))
+    for index, (name, values) in enumerate(by_layer.items()):
+        axes.plot(epochs, [100 * value for value in values], label=name.removesuffix(".weight"), **style.line(index))
     axes.set(xlabel="epoch", ylabel="zeros, %", ylim=(-2, 102))
     axes.legend(fontsize="small")
     return axes
@@ -130,16 +126,16 @@ def compression_curve(
     """
     if not curves:
         raise PosterityError("there is nothing to draw: no method has a point")
-    for name, points in curves.items():
+    for index, (name, points) in enumerate(curves.items()):
         ratios = sorted({ratio for ratio, _ in points})
         groups = [[100 * error for ratio, error in points if ratio == at] for at in ratios]
         means = [float(np.mean(group)) for group in groups]
-        drawn = axes.plot(ratios, means, marker="o", label=name)[0]
+        axes.plot(ratios, means, marker=style.marker(index), label=name, **style.line(index))
         if any(len(group) > 1 for group in groups):
             low, high = [min(g) for g in groups], [max(g) for g in groups]
-            axes.fill_between(ratios, low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
+            axes.fill_between(ratios, low, high, color=style.colour(index), alpha=0.15, linewidth=0)
     if dense is not None:
-        axes.axhline(100 * dense, color="black", linewidth=0.8, linestyle=":", label="dense")
+        axes.axhline(100 * dense, color=style.INK, linewidth=0.8, linestyle=":", label="dense")
     axes.set(xscale="log", xlabel="compression, weights over weights not zero", ylabel="error, %")
     axes.legend(fontsize="small")
     return axes

@@ -86,12 +86,12 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sum the gradients of all draws and micro-batches; the loss, and the last outputs with their targets."""
     method, training = job.method, job.training
-    log_prob: Callable[[Tensor, Tensor], Tensor] = (run.noise or job.likelihood).log_prob  # type: ignore[union-attr,assignment]
+    likelihood: Likelihood = run.noise or job.likelihood  # type: ignore[assignment]
     if training.augment is not None:
         batch = batch._replace(inputs=training.augment(batch.inputs, run.streams.local))
     micros = _split(batch, training.accumulate)
     run.entries = method.mc_samples * len(micros)
-    total = torch.zeros((), device=job.device)
+    losses: list[Tensor] = []
     for _ in range(method.mc_samples):
         for micro in micros:
             # A weight of 1 but for ragged pieces: the mean over entries and ranks is then the mean over the batch.
@@ -102,12 +102,20 @@ def _gradients(
                 if run.epoch == 0 and not job.stream.checked:
                     check_finite(micro.inputs)
                     job.likelihood.check(outputs, micro.targets)
-                each = log_prob(outputs.float() if training.autocast else outputs, micro.targets)
-                nll = -(each if micro.weights is None else each * micro.weights).mean()
-                loss = nll + method.penalty(run.module, run.temperature) / job.plan.num_data
+                nll = _mean_loss(likelihood, outputs.float() if training.autocast else outputs, micro)
+                penalty = method.penalty(run.module, run.temperature) / job.plan.num_data
+                loss = nll + penalty if isinstance(penalty, Tensor) else nll  # a number has no gradient
                 (loss if weight == 1 else loss * weight).backward()
-            total += nll.detach() * weight
-    return total / run.entries, outputs.detach(), micro.targets
+            losses.append(nll.detach() if weight == 1 else nll.detach() * weight)
+    mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+    return mean, outputs.detach(), micro.targets
+
+
+def _mean_loss(likelihood: Likelihood, outputs: Tensor, batch: Batch) -> Tensor:
+    """−mean log p(y | f(x)), each example with its weight where it has one."""
+    if batch.weights is None:
+        return likelihood.loss(outputs, batch.targets)
+    return -(likelihood.log_prob(outputs, batch.targets) * batch.weights).mean()
 
 
 def _update(run: Run, job: Job) -> None:

@@ -40,7 +40,7 @@ class Watch:
     def add(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
         """Take in one step."""
         self.latest = loss
-        self.loss = loss if self.loss is None else self.loss + loss
+        self.loss = loss.clone() if self.loss is None else self.loss.add_(loss)
         self.steps += 1
         self.outputs, self.targets = outputs, targets
 

@@ -1,0 +1,102 @@
+"""Writes docs/results.md from the JSON tables in benchmarks/results.
+
+python benchmarks/quality/page.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+HEAD = """# Results
+
+Figures from real runs on full test sets, mean ± standard deviation over seeds. This page is written by
+`python benchmarks/quality/page.py` from the tables in `benchmarks/results`, which hold every seed and all settings.
+What falls short of a published or aimed-at figure is said so.
+"""
+SETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+
+
+def read(name: str) -> dict:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def table(rows: dict, wins: str, base: str) -> str:
+    """Accuracy, NLL and ECE by method, and in how many seeds each beats the base."""
+    lines = [f"| | accuracy % | NLL | ECE | beats {base} in accuracy / NLL / ECE |", "|---|---|---|---|---|"]
+    for name, figures in rows.items():
+        cells = [
+            f"{100 * f['mean']:.2f} ± {100 * f['std']:.2f}"
+            if key == "accuracy"
+            else f"{f['mean']:.4f} ± {f['std']:.4f}"
+            for key, f in figures.items()
+        ]
+        won = "" if name == base else " / ".join(str(f[wins]) for f in figures.values())
+        lines.append(f"| {name} | {' | '.join(cells)} | {won} |")
+    return "\n".join(lines)
+
+
+def trajectories() -> str:
+    found = read("swag_mnist")
+    parts = [
+        "## The path of SGD: SWA, SWAG, cyclical SGHMC",
+        "LeNet-5, 30 epochs, batch 256, 5 seeds, 32 draws, temperature 1, H200. SWAG and cyclical SGHMC beat SGD of "
+        "the same length in NLL and calibration on both sets; accuracy is a tie. One MNIST seed trains badly at this "
+        "learning rate with every method, which is most of the spread there.\n\n"
+        "    python benchmarks/quality/swag_mnist.py --out benchmarks/results/swag_mnist.json",
+    ]
+    for key, title in SETS.items():
+        parts += [f"### {title}", table(found[key]["summary"], "beats_sgd", "SGD")]
+    return "\n\n".join(parts)
+
+
+def mean_field() -> str:
+    found = read("mean_field_mnist")
+    parts = [
+        "## Mean-field VI and HWA",
+        "LeNet-5, 30 epochs, batch 256, 5 seeds, local reparameterisation, 32 draws, H200. Prior std 1, initial std "
+        "0.01 and lr 0.001 had the best NLL of twelve settings on 10,000 held-out training images. MeanField reaches "
+        "99.07% on MNIST, but with 32 draws it is under-confident: its ECE of 0.020 misses the 0.01 aimed at, which "
+        "its single-pass moments (0.009) and the low-rank HWA (0.008) meet. On Fashion-MNIST mean field under-fits: "
+        "MAP is better in all three. HWA beats its own MeanField in NLL on every seed with `moments` and low rank; "
+        "with `mixture` there is nothing to choose between them on MNIST.\n\n"
+        "    python benchmarks/quality/mean_field_mnist.py --tune --epochs 12 --workers 12\n"
+        "    python benchmarks/quality/mean_field_mnist.py --epochs 30 --prior-std 1 --init-std 0.01 --lr 0.001",
+    ]
+    for key, title in SETS.items():
+        parts += [f"### {title}", table(found["summary"][key], "beats_mean_field", "MeanField")]
+    return "\n\n".join(parts)
+
+
+def sparsity() -> str:
+    rows = read("sparse_lenet_300_100")["seeds"]
+    head = "| seed | test error % | weights / weights left | bytes, dense / ours | FLOPs, dense / ours |"
+    lines = [head, "|---|---|---|---|---|"]
+    lines += [
+        f"| {r['seed']} | {r['error']:.2f} | {r['ratio']:.1f}× | {r['bytes_ratio']:.1f}× | {r['flops_ratio']:.1f}× |"
+        for r in rows
+    ]
+    labels = read("sparse_random_labels")["seeds"]
+    gone = all(left == 0 for r in labels for left, _ in r["left"].values())
+    return "\n\n".join(
+        [
+            "## Sparse variational dropout on MNIST",
+            "LeNet-300-100, 150 epochs, late clipping and a fine-tune of the survivors, 3 seeds. Published: 1.92% at "
+            "68×. The error is well below it; the mean ratio of 66.9× is just short of the 68× aimed at.\n\n"
+            "    python benchmarks/quality/sparse_mnist.py --row lenet-300-100",
+            "\n".join(lines),
+            f"On random labels {'every weight of every seed goes' if gone else 'some weights stay'} (published: all), "
+            f"and the error is chance ({labels[0]['error']:.1f}%).",
+        ]
+    )
+
+
+def main() -> None:
+    page = "\n\n".join([HEAD.strip(), trajectories(), mean_field(), sparsity()])
+    (ROOT / "docs" / "results.md").write_text(page + "\n")
+
+
+if __name__ == "__main__":
+    main()

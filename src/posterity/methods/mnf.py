@@ -1,0 +1,68 @@
+"""Multiplicative normalizing flows (Louizos & Welling 2017, 1703.01961): weights that move together.
+
+Mean-field weights are independent; here those of a unit share a random scale z whose distribution is learned by a small
+normalizing flow (``posterity.layers.flows``), so that q(w) can be correlated, skewed and of several modes. Training
+maximises the ELBO with the bound on the KL that an auxiliary flow r(z | w) gives. Linear and convolutional layers have
+scales; other weights are mean-field.
+
+The posterior has draws and moments, but no density.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from torch import nn
+
+from posterity.layers.convert import convert
+from posterity.layers.select import select
+from posterity.layers.start import Moped
+from posterity.layers.variational import Variational
+from posterity.methods.mean_field import MeanField
+from posterity.posteriors.implicit import FAMILIES, Implicit
+from posterity.probability.likelihoods import Likelihood
+from posterity.run import Run
+from posterity.types import Batch, PosterityError, check_positive
+
+__all__ = ["MNF"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MNF(MeanField):
+    """Mean-field weights under scales that follow a flow.
+
+    Attributes:
+        hidden: Hidden units of a coupling step of q(z); r(z | w) has twice as many.
+        flow_steps: Coupling steps.
+    """
+
+    init_std: float | Moped = 0.011
+    hidden: int = 50
+    flow_steps: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(hidden=self.hidden, flow_steps=self.flow_steps)
+        if self.estimator != "auto" or self.family != "diagonal" or self.free_bits:
+            raise PosterityError("MNF brings its own estimator and family and has no free bits: leave them out")
+
+    def prepare(self, module: nn.Module) -> Variational:
+        """A converted copy."""
+        net = copy.deepcopy(module)
+        found = select(net, self.which, self.bayesian_bias, self.bayesian_norm)
+        return convert(net, found, FAMILIES["mnf"](**self._options()), self.prior, self.init_std)
+
+    def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Implicit:
+        """The trained sampler."""
+        module = cast(Variational, run.module)
+        return Implicit(module.plain(), likelihood, module, "mnf", self._options())
+
+    def symptoms(self, run: Run) -> Iterator[str]:
+        """None of mean-field's: a std says little about a weight whose scale is random."""
+        return iter(())
+
+    def _options(self) -> dict[str, int]:
+        return {"hidden": self.hidden, "steps": self.flow_steps}

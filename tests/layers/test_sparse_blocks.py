@@ -1,0 +1,190 @@
+"""KL of the sparsifying priors against sampling; phases; groups."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from posterity.layers.convert import Scheme, convert
+from posterity.layers.divergence import diagonal_kl
+from posterity.layers.noisy import LOCAL
+from posterity.layers.select import select
+from posterity.layers.sparse import GroupFamily, Phase, SparseFamily, SparseLocal, SparseSampled
+from posterity.probability.priors import EmpiricalNormal, LogUniform, Normal
+
+DOUBLE = torch.float64
+
+
+def log_uniform_kl(log_alpha: float) -> float:
+    mean = torch.ones(1, dtype=DOUBLE)
+    return diagonal_kl(mean, torch.full((1,), log_alpha / 2, dtype=DOUBLE), LogUniform()).item()
+
+
+def integral(log_alpha: float) -> float:
+    """E log|ξ| − ½ log α for ξ ~ N(1, α): KL up to the constant that an improper prior leaves open.
+
+    In u = log|ξ| the integrand is smooth: ∫ u [φ_α(eᵘ) + φ_α(−eᵘ)] eᵘ du.
+    """
+    alpha = math.exp(log_alpha)
+    u = torch.linspace(-40, 12, 400_001, dtype=DOUBLE)
+    x = u.exp()
+    density = (torch.exp(-((x - 1) ** 2) / (2 * alpha)) + torch.exp(-((x + 1) ** 2) / (2 * alpha))) / math.sqrt(
+        2 * math.pi * alpha
+    )
+    return torch.trapezoid(u * density * x, u).item() - 0.5 * log_alpha
+
+
+def test_log_uniform_kl_is_the_integral_to_a_hundredth_of_a_nat():
+    grid = torch.linspace(-7.9, 7.9, 80).tolist()
+    limit = -0.5 * (0.5772156649015329 + math.log(2))  # E log|N(0, 1)|: noise without any signal in it
+    for log_alpha in grid:
+        assert log_uniform_kl(log_alpha) == pytest.approx(integral(log_alpha) - limit, abs=0.01)
+
+
+def test_log_uniform_kl_is_positive_and_falls_with_noise():
+    values = [log_uniform_kl(a) for a in torch.linspace(-7.9, 7.9, 200).tolist()]
+    assert min(values) >= 0
+    assert all(left > right for left, right in itertools.pairwise(values))
+
+
+def test_log_uniform_kl_gradients():
+    torch.manual_seed(0)
+    mean = torch.randn(20, dtype=DOUBLE).requires_grad_()
+    log_std = torch.randn(20, dtype=DOUBLE).requires_grad_()
+    assert torch.autograd.gradcheck(lambda m, s: diagonal_kl(m, s, LogUniform()), (mean, log_std))
+    zero = torch.zeros(2, requires_grad=True)
+    diagonal_kl(zero, torch.zeros(2), LogUniform()).backward()
+    assert (zero.grad == 0).all()
+
+
+def test_ard_kl_is_half_the_log_of_one_plus_the_signal_and_what_sampling_gives():
+    torch.manual_seed(0)
+    mean, std = torch.tensor([0.5, -2.0, 0.01], dtype=DOUBLE), torch.tensor([0.3, 0.1, 1.0], dtype=DOUBLE)
+    net = nn.Linear(3, 1, bias=False).to(DOUBLE)
+    block = built(net, EmpiricalNormal(per="weight")).blocks[0]
+    with torch.no_grad():
+        block.mean.copy_(mean)
+        block.log_std.copy_(std.log())
+    expected = 0.5 * torch.log1p((mean / std).square()).sum()
+    torch.testing.assert_close(block.kl(), expected)
+    assert block.kl() > 0
+    q = torch.distributions.Normal(mean, std)
+    p = torch.distributions.Normal(0.0, (mean.square() + std.square()).sqrt())
+    draws = q.sample((200_000,))
+    each = (q.log_prob(draws) - p.log_prob(draws)).sum(1)
+    assert abs(each.mean() - expected).item() < 5 * each.std().item() / len(each) ** 0.5
+
+
+def built(module: nn.Module, prior, scheme: Scheme | None = None, init_std: float = 0.1):
+    net = copy.deepcopy(module)
+    scheme = scheme or Scheme(drawn=SparseFamily(SparseSampled), noisy=SparseFamily(SparseLocal), layers=LOCAL)
+    return convert(net, select(net, None), scheme, prior, init_std)
+
+
+def test_moments_and_eval_mode_are_those_of_the_survivors():
+    torch.manual_seed(0)
+    module = nn.Linear(5, 4).to(DOUBLE)
+    net = built(module, LogUniform(), init_std=1e-4)
+    block = net.blocks[0]
+    with torch.no_grad():
+        block.log_std[:10] = 5.0  # noise
+    gone = torch.zeros(20, dtype=torch.bool).index_fill(0, torch.arange(10), True)
+    assert (~block.survivors() == gone).all()
+    x = torch.randn(3, 5, dtype=DOUBLE)
+    pruned = nn.functional.linear(x, (module.weight.flatten() * ~gone).view(4, 5), module.bias)
+    torch.testing.assert_close(net.eval()(x), pruned)
+    torch.testing.assert_close(net.plain()(x), pruned)
+    assert (net.std()["weight"].flatten()[:10] == 0).all() and (net.std()["weight"].flatten()[10:] > 0).all()
+
+
+@pytest.mark.parametrize("scheme", ["local", "sampled"])
+def test_phases(scheme):
+    """Free: noise and mean. Clipped: noise about zero. Frozen: nothing, and no way back."""
+    torch.manual_seed(0)
+    layers = LOCAL if scheme == "local" else {}
+    family = Scheme(drawn=SparseFamily(SparseSampled), noisy=SparseFamily(SparseLocal), layers=layers)
+    module = nn.Linear(1, 2, bias=False).to(DOUBLE)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[0.1], [1.0]]))
+    net = built(module, LogUniform(), family)
+    block = net.blocks[0]
+    with torch.no_grad():
+        block.log_std.copy_(torch.tensor([1.0, 0.01], dtype=DOUBLE).log())  # the first weight is noise
+    x = torch.ones(1, 1, dtype=DOUBLE)
+
+    def moments(count: int = 3000) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            outputs = torch.stack([net(x)[0] for _ in range(count)])
+        return outputs.mean(0), outputs.std(0)
+
+    mean, std = moments()
+    assert mean[0].item() == pytest.approx(0.1, abs=5 / 3000**0.5)
+    assert std[0].item() == pytest.approx(1.0, rel=0.1)
+    block.advance(Phase.CLIPPED)
+    with torch.no_grad():
+        block.mean[0], block.log_std[0] = 10.0, math.log(100.0)  # a mean that shows, and still noise
+    mean, std = moments()
+    assert mean[0].item() == pytest.approx(0.0, abs=500 / 3000**0.5)
+    assert std[0].item() == pytest.approx(100.0, rel=0.1)
+    assert mean[1].item() == pytest.approx(1.0, abs=0.01)
+    block.advance(Phase.FROZEN)
+    mean, std = moments(10)
+    assert mean[0].abs() < 1e-100 and std[0] < 1e-100 and std[1] > 0
+    with torch.no_grad():
+        block.log_std[0] = -10.0  # all signal now, but too late
+    assert not block.survivors()[0]
+    other = built(module, LogUniform(), family)
+    other.load_state_dict(net.state_dict())
+    assert other.blocks[0].phase == Phase.FROZEN and not other.blocks[0].survivors()[0]
+
+
+def groups(prior=None, threshold: float = 3.0) -> Scheme:
+    return Scheme(drawn=SparseFamily(SparseSampled), noisy=GroupFamily(threshold, 0.1), layers=LOCAL)
+
+
+def test_group_moments_are_those_of_a_product_of_gaussians():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(6, 2)).to(DOUBLE)
+    net = built(module, Normal(1.0), groups())
+    block = net.blocks[0]
+    with torch.no_grad():
+        block.scale.copy_(1 + 0.3 * torch.randn_like(block.scale))
+        draws = torch.stack([block.draw() for _ in range(6000)])
+    error = (draws.var(0) / len(draws)).sqrt()
+    assert ((draws.mean(0) - block.center()).abs() < 5 * error).all()
+    fourth = (draws - draws.mean(0)).pow(4).mean(0)
+    spread = ((fourth - draws.var(0).square()) / len(draws)).sqrt()
+    assert ((draws.var(0) - block.std().square()).abs() < 5 * spread).all()
+    # One scale a filter, one an input.
+    assert block.groups.shapes == ((3, 1, 1), (1, 6))
+
+
+def test_group_kl_is_that_of_scales_and_weights():
+    module = nn.Linear(4, 3, bias=False).to(DOUBLE)
+    for prior in (Normal(0.7), LogUniform()):
+        block = built(module, prior, groups()).blocks[0]
+        expected = diagonal_kl(block.scale, block.log_scale_std, LogUniform()) + diagonal_kl(
+            block.mean, block.log_std, prior
+        )
+        torch.testing.assert_close(block.kl(), expected)
+
+
+def test_a_unit_whose_scale_is_noise_goes_as_a_whole():
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    net = built(module, Normal(1.0), groups())
+    block = net.blocks[0]
+    with torch.no_grad():
+        block.log_scale_std[1] = 5.0  # the second input of the first layer
+        block.log_scale_std[4 + 2] = 5.0  # the third input of the second
+    first, second = block.slots.layout.unflatten(block.survivors()).values()
+    assert not first[:, 1].any() and first[:, [0, 2, 3]].all()
+    assert not second[:, 2].any() and second[:, :2].all()
+    plain = net.plain()
+    assert (plain[0].weight[:, 1] == 0).all()
+    (net(torch.randn(5, 4)).square().mean() + net.kl()).backward()
+    assert block.scale.grad.abs().min() > 0 and block.log_scale_std.grad.isfinite().all()

@@ -1,0 +1,42 @@
+"""MNF through fit: it learns, its posterior is drawn from and stored, and it has no density."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.contract.cases import data, network
+
+import posterity as pst
+
+
+def test_the_posterior_has_draws_moments_and_no_density():
+    training = pst.Training(batch_size=32, lr=0.02, progress=False)
+    q = pst.fit(network(), pst.MNF(hidden=8), data(), epochs=20, training=training)
+    assert q.kind == "implicit"
+    draws = torch.stack([q.sample(torch.Generator().manual_seed(i))["0.weight"] for i in range(2000)])
+    std = q.variance()["0.weight"].sqrt()
+    assert ((draws.mean(0) - q.mean()["0.weight"]).abs() < 0.25 * std).all()
+    assert (q.variance()["0.bias"] == 0).all()
+    with pytest.raises(pst.PosterityError, match="no density"):
+        q.log_prob(q.mean())
+    prior = pst.priors.from_posterior(q)
+    torch.testing.assert_close(prior.at("0.weight").std, std)
+
+
+def test_weights_of_a_unit_move_together():
+    """Inputs share a scale, so that the weights of a column are correlated where their means are large."""
+    training = pst.Training(batch_size=32, lr=0.02, progress=False)
+    q = pst.fit(network(), pst.MNF(hidden=8), data(), epochs=20, training=training)
+    with torch.no_grad():
+        for scales in q.sampler.blocks[0].scales:
+            scales.log_std.fill_(0.0)
+    generator = torch.Generator().manual_seed(0)
+    column = torch.stack([q.sample(generator)["0.weight"][:, 0] for _ in range(1500)])
+    largest = q.sampler.blocks[0].mean[: 12 * 4].view(12, 4)[:, 0].abs().topk(2).indices
+    assert torch.corrcoef(column[:, largest].T)[0, 1].abs() > 0.3
+
+
+@pytest.mark.parametrize("options", [{"hidden": 0}, {"flow_steps": 0}, {"estimator": "flipout"}, {"free_bits": 1.0}])
+def test_bad_hyper_parameters(options):
+    with pytest.raises(pst.PosterityError):
+        pst.MNF(**options)
