@@ -44,8 +44,11 @@ from posterity.methods import SWAGCollector as SWAGCollector
 from posterity.posteriors import Mixture as Mixture
 from posterity.posteriors import Posterior as Posterior
 from posterity.posteriors import WeightPosterior as WeightPosterior
+from posterity.posteriors import conformal as conformal
 from posterity.posteriors import load as load
 from posterity.posteriors import save as save
+from posterity.posteriors import temper as temper
+from posterity.posteriors import tempered as tempered
 from posterity.prediction import Compute as Compute
 from posterity.prediction import Prediction as Prediction
 from posterity.prediction import predict as predict

@@ -13,14 +13,14 @@ def invoke(*args):
 
 
 def test_the_whole_command(tmp_path):
-    options = ["--data", "two-moons", "--methods", "map,swag", "--seeds", 1, "--epochs", 4, "--draws", 4, "--no-tune"]
+    options = ["--data", "sine", "--methods", "map,swag", "--seeds", 1, "--epochs", 8, "--draws", 4, "--no-tune"]
     done = invoke(*options, "--out", tmp_path)
     assert done.exit_code == 0, done.output
-    assert "map seed 0: accuracy" in done.output and "Pick " in done.output and "ranked by NLL" in done.output
+    assert "map seed 0: rmse" in done.output and "Pick " in done.output and "ranked by NLL" in done.output
     assert (tmp_path / "report.html").stat().st_size < 3_000_000
     assert {"report.html", "results.json", "config.toml", "figures", "runs"} <= {p.name for p in tmp_path.iterdir()}
     config = tomllib.loads((tmp_path / "config.toml").read_text())["compare"]
-    assert config["model"] == "mlp" and config["epochs"] == 4 and config["methods"] == ["map", "swag"]
+    assert config["model"] == "mlp" and config["epochs"] == 8 and config["methods"] == ["map", "swag"]
     assert len(read_results(tmp_path)["runs"]) == 2
     again = invoke(*options, "--out", tmp_path)
     assert again.output.count("kept from before") == 2

@@ -105,6 +105,7 @@ def test_verdict_says_who_is_better_elsewhere():
     assert "if calibration matters most, take MAP (ECE 0.010 against 0.050)" in verdict(found)
     blind = results(run("map", 0, 0.3, ood_auroc=0.1), run("swag", 0, 0.5, ood_auroc=0.3))
     assert "no method is any good at noticing foreign inputs" in verdict(blind)
+    assert verdict(results(run("map", 0, 0.5))).startswith("Only MAP has finished: its NLL is 0.500")
     assert verdict(results()) == "No method finished, so there is nothing to recommend."
 
 

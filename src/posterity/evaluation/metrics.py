@@ -76,11 +76,11 @@ METRICS: dict[str, Metric] = {
     "temperature": Metric("temperature", 0, "what the logits are best divided by, found on validation data"),
     "nll_tempered": Metric("NLL, tempered", -1, "NLL after temperature scaling", low=-math.inf),
     "ece_tempered": Metric("ECE, tempered", -1, "ECE after temperature scaling", **_SHARE),
-    "train_time": Metric("training time", -1, "relative to MAP"),
-    "predict_time": Metric("prediction time", -1, "relative to MAP"),
+    "train_time": Metric("training", -1, "training time relative to MAP"),
+    "predict_time": Metric("prediction", -1, "prediction time relative to MAP"),
     "train_seconds": Metric("training, s", -1, "seconds of training"),
     "predict_ms": Metric("prediction, ms", -1, "milliseconds for the whole test set"),
-    "memory_mb": Metric("memory, MB", -1, "what the posterior takes in memory"),
+    "memory_mb": Metric("MB", -1, "memory while training: weights, gradients, optimizer and collector"),
     "stored": Metric("stored", -1, "numbers that the posterior keeps"),
 }
 

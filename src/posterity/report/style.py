@@ -27,8 +27,19 @@ P = ParamSpec("P")
 INK = "#222222"
 """Text and axes; becomes the page's own colour in SVG."""
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
-"""Okabe and Ito's colours, without the yellow that white paper swallows."""
+_COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#7F7F7F",
+    "#8B5FBF",
+    "#8C6D31",
+    "#1FBFB8",
+)
+"""Okabe and Ito's colours without the yellow that white paper swallows, and three more that differ in lightness."""
 _DASHES = ("-", "--", "-.", ":")
 _MARKERS = "osD^vPX<>*"
 

@@ -51,7 +51,7 @@ def as_rich(results: Mapping[str, Any]) -> Table:
     )
     table.add_column("method")
     for name in names:
-        table.add_column(metric(name).label, justify="right")
+        table.add_column(metric(name).label, justify="right", no_wrap=True)
     for line in standings(results):
         if not line.cells:
             table.caption = f"{table.caption or ''}{label(line.name)} failed: {line.reason}\n"

@@ -54,6 +54,8 @@ def _first(lines: Sequence[Standing], key: str) -> str:
     best, what = lines[0], metric(key).label
     cell = best.cells[key]
     value = f"{cell.value:.3f}" + ("" if math.isnan(cell.error) else f" ± {cell.error:.3f}")
+    if len(lines) == 1:
+        return f"Only {label(best.name)} has finished: its {what} is {value}."
     start = f"Pick {label(best.name)}: it has the best {what} ({value}){_paid(best)}"
     tied = [line for line in lines[1:] if line.cells[key].tied]
     if not tied:
@@ -78,6 +80,8 @@ def _second(results: Mapping[str, Any], lines: Sequence[Standing], chosen: Stand
         for name, cell in chosen.cells.items()
         if metric(name).better and not cell.tied and any(line.cells[name].tied for line in lines if name in line.cells)
     ]
+    if len(lines) == 1:
+        return f"{said}."
     if not losing:
         return f"{said}, and no other method is significantly better in any figure of quality."
     name, _ = losing[0]
