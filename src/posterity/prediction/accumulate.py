@@ -13,8 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from posterity.prediction.prediction import Classification, Prediction, Regression, entropy
+from posterity.prediction.prediction import Classification, Prediction, Regression
 from posterity.probability.likelihoods import Likelihood
+from posterity.probability.simplex import entropy, moments
 
 COMPONENTS = 256
 
@@ -53,7 +54,7 @@ class _Moments:
 
     def add(self, values: Tensor) -> None:
         own = len(values)
-        variance, mean = torch.var_mean(values, 0, correction=0)
+        mean, variance = moments(values)
         if self.count == 0:
             self.mean, self.variance, self.count = mean, variance, own
             return

@@ -9,7 +9,6 @@ so memory does not grow with their number.
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ __all__ = ["Compute", "Weights", "predict"]
 
 _CACHE_BLOCK = 250  # inputs whose activations stay in a CPU's cache (measured: 125 to 250)
 _PROBE = 1000  # inputs that ways are timed on
+_CLEARLY = 0.95  # a way that is faster than the plain loop by less than this may owe it to chance
 _KEEP = 2**26  # numbers of its own draws that a posterior keeps stacked: 256 MB in float32
 
 Weights = tuple[Params, Params]
@@ -240,17 +240,21 @@ class Passes:
         if self.device.type == "cpu":
             ways += [replace(way, block=min(way.block, _CACHE_BLOCK)) for way in ways]
 
-        def seconds(way: Way) -> float:
-            best = math.inf
-            for _ in range(4):
-                start = time.perf_counter()
-                self(chunk, few, way)
-                if self.device.type == "cuda":
-                    torch.cuda.synchronize(self.device)
-                best = min(best, time.perf_counter() - start)
-            return best
+        # On a CPU this thread's own time, which does not count what others do on a busy machine.
+        clock = time.perf_counter if self.device.type == "cuda" else time.thread_time
 
-        return min(dict.fromkeys(ways), key=seconds)
+        def seconds(way: Way) -> float:
+            start = clock()
+            self(chunk, few, way)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            return clock() - start
+
+        ways = list(dict.fromkeys(ways))
+        rounds = [[seconds(way) for way in ways] for _ in range(3)]  # the first warms up
+        plain, *others = (min(times) for times in zip(*rounds, strict=True))
+        best = min(others, default=plain)
+        return ways[1 + others.index(best)] if best < _CLEARLY * plain else ways[0]
 
     def _largest(self, batched_pass: bool, inputs: Inputs) -> Way:
         """As many inputs at a time as the memory budget allows."""

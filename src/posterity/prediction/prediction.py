@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from posterity.probability.likelihoods import Likelihood
+from posterity.probability.simplex import entropy
 from posterity.types import PosterityError
 
 __all__ = ["Classification", "Prediction", "Regression"]
@@ -223,8 +224,3 @@ class Regression(Prediction):
         columns: dict[str, Any] = {"mean": self.mean, "std": self.std, "low95": low, "high95": high}
         columns |= {"aleatoric_std": self.aleatoric.sqrt(), "epistemic_std": self.epistemic.sqrt()}
         return {name: c.squeeze(-1) if c.ndim > 1 and c.shape[-1] == 1 else c for name, c in columns.items()}
-
-
-def entropy(probs: Tensor) -> Tensor:
-    """−Σ p log p in nats, with 0 log 0 = 0."""
-    return torch.special.entr(probs).sum(-1)

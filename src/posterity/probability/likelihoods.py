@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posterity.probability.simplex import softmax
 from posterity.types import PosterityError, check_positive
 
 __all__ = [
@@ -131,7 +132,7 @@ class Categorical(Likelihood):
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Softmax."""
-        return self._logits(outputs).softmax(-1)
+        return softmax(self._logits(outputs))
 
     def _logits(self, outputs: Tensor) -> Tensor:
         return outputs if self.temperature == 1 else outputs / self.temperature
