@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import posterity
 
 LOOK = """
@@ -58,5 +56,4 @@ def test_what_type_checkers_see_is_what_python_finds():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'SWAGG'"):
-        posterity.SWAGG
+    assert not hasattr(posterity, "SWAGG")
