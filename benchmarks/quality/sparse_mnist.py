@@ -21,6 +21,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -151,7 +152,10 @@ def one(row: dict, images: data.DataSet, held: tuple[Tensor, Tensor], options: a
         y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed)).to(device)]
     torch.manual_seed(seed)
     begun = time.perf_counter()
-    net = train(row["method"](options.temperature), row["network"](), (x, y), row, seed)
+    method = row["method"](options.temperature)
+    if options.clip_start is not None:
+        method = replace(method, clip_start=options.clip_start)
+    net = train(method, row["network"](), (x, y), row, seed)
     seconds = time.perf_counter() - begun
     stds = net.std()
     left = {name: int((net.mean()[name] != 0).sum()) for name in stds}
@@ -191,6 +195,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="instead of the row's own number")
     parser.add_argument("--lr", type=float, help="instead of the row's own")
     parser.add_argument("--temperature", type=float, default=1.0, help="weight of the KL")
+    parser.add_argument("--clip-start", type=float, help="instead of the row's own")
     parser.add_argument("--train", type=int, help="only so many training images")
     parser.add_argument("--validate", action="store_true", help="score on 10,000 images held out of the training set")
     parser.add_argument("--no-compress", dest="compress", action="store_false")

@@ -177,13 +177,21 @@ def epoch_times(train: Pair, graphs: bool, rounds: int = 3) -> dict[str, float]:
 def select(train: Pair, held: Pair, options: argparse.Namespace) -> list[dict[str, object]]:
     """A small grid on held-out training images, best NLL first."""
     rows = []
-    grid = itertools.product((1e-4, 3e-4), (30.0, 100.0), (1e-3, 3e-4), (0.0, 0.9))
-    for lr, precision, damping, beta2 in grid:
+    grid = list(itertools.product((1e-4, 3e-4, 1e-3), (30.0, 100.0), (1e-3, 3e-4), (0.0, 0.9)))
+    part, parts = options.part
+    for lr, precision, damping, beta2 in grid[part::parts]:
         settings = Settings(lr, precision, damping, beta2, options.draws)
         found = scores(vogn(train, settings, 0, options.epochs, options.graphs), held)
         rows.append({**asdict(settings), **found})
         print(json.dumps(rows[-1]), flush=True)
+        write(options, rows)
     return sorted(rows, key=lambda row: row["nll"])
+
+
+def write(options: argparse.Namespace, result: object) -> None:
+    options.out.mkdir(parents=True, exist_ok=True)
+    name = f"vogn_cifar10_select_{options.part[0]}.json" if options.select else "vogn_cifar10.json"
+    (options.out / name).write_text(json.dumps(result, indent=2))
 
 
 def table(train: Pair, held: Pair, options: argparse.Namespace) -> dict[str, object]:
@@ -212,6 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="a folder for the JSON files")
     parser.add_argument("--select", action="store_true")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="--select only: the i-th of n shares")
     parser.add_argument("--epochs", type=int, help="210 for the table, 60 for --select")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--draws", type=int, default=Settings.draws, help="training draws")
@@ -230,9 +239,7 @@ def main() -> None:
     else:
         held = tuple(t.to(options.device) for t in images.test)
         result = table((inputs, targets), held, options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / ("vogn_cifar10_select.json" if options.select else "vogn_cifar10.json")
-    path.write_text(json.dumps({"seconds": time.perf_counter() - begin, "result": result}, indent=2))
+    write(options, {"seconds": time.perf_counter() - begin, "result": result})
 
 
 if __name__ == "__main__":
