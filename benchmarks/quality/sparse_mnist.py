@@ -91,27 +91,30 @@ ROWS: dict[str, dict] = {
 def train(method: pst.SparseVD, network: nn.Module, pair: tuple[Tensor, Tensor], row: dict, seed: int) -> nn.Module:
     """The method's run: its schedule and phases, each step a replayed graph on a GPU."""
     x, y = pair
-    device, count = x.device, len(x) // BATCH
-    plan = Plan(len(x), row["epochs"] * count, count, BATCH, OptimizerConfig(), row["lr"])
+    size, augment = row.get("batch", BATCH), row.get("augment", lambda images, _: images)
+    device, count = x.device, len(x) // size
+    plan = Plan(len(x), row["epochs"] * count, count, size, OptimizerConfig(), row["lr"])
     net = method.prepare(network).to(device).train()
     pace, starts = method.schedule(plan), method.collector(net, plan).starts
     lr, temperature = (torch.zeros((), device=device) for _ in range(2))
     optimizer = torch.optim.Adam(net.parameters(), lr=lr, fused=True, capturable=device.type == "cuda")
-    batch = (x[:BATCH].clone(), y[:BATCH].clone())
+    batch = (x[:size].clone(memory_format=torch.preserve_format), y[:size].clone())
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=False)
-        loss = F.cross_entropy(net(batch[0]), batch[1]) + temperature * pst.kl(net) / len(x)
+        with torch.autocast(device.type, torch.bfloat16, enabled=row.get("autocast", False)):
+            outputs = net(batch[0])
+        loss = F.cross_entropy(outputs.float(), batch[1]) + temperature * pst.kl(net) / len(x)
         loss.backward()
         optimizer.step()
 
     run, done, shuffle = captured(step, device), 0, torch.Generator(device).manual_seed(seed)
     for _ in range(row["epochs"]):
         order = torch.randperm(len(x), device=device, generator=shuffle)
-        for index in order[: count * BATCH].split(BATCH):
+        for index in order[: count * size].split(size):
             lr.fill_(row["lr"] * pace.lr(done))
             temperature.fill_(pace.temperature(done))
-            batch[0].copy_(x[index])
+            batch[0].copy_(augment(x[index], shuffle))
             batch[1].copy_(y[index])
             run()
             done += 1
