@@ -6,7 +6,7 @@
 
 The network (13 convolutions, 2 dense layers, BatchNorm) is trained by SGD with crops and flips, and SparseVD goes on
 from there, as in the paper (it under-fits from scratch). Steps run in bfloat16, channels last, as CUDA graphs.
-Published (Molchanov et al. 2017): 7.3% error for the dense network and for SparseVD at 48x; random labels: everything goes.
+Published (Molchanov et al. 2017): 7.3% error for the dense network and for SparseVD at 48x; random labels: all go.
 """
 
 from __future__ import annotations

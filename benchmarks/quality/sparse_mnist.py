@@ -47,7 +47,7 @@ ROWS: dict[str, dict] = {
         "epochs": 150,
         "lr": 1e-3,
         "method": lambda temperature: pst.SparseVD(
-            kl_schedule=RAMP, clip_start=0.4, finetune=20 / 150, temperature=temperature
+            kl_schedule=RAMP, clip_start=0.4, finetune=20 / 150, temperature=1.15 * temperature
         ),
     },
     "lenet-5-caffe": {
@@ -96,7 +96,9 @@ def train(method: pst.SparseVD, network: nn.Module, pair: tuple[Tensor, Tensor],
     plan = Plan(len(x), row["epochs"] * count, count, size, OptimizerConfig(), row["lr"])
     net = method.prepare(network).to(device).train()
     pace, starts = method.schedule(plan), method.collector(net, plan).starts
-    lr, temperature = (torch.zeros((), device=device) for _ in range(2))
+    now = torch.zeros(2, device=device)
+    lr, temperature = now
+    paces = torch.tensor([(row["lr"] * pace.lr(i), pace.temperature(i)) for i in range(plan.steps)], device=device)
     optimizer = torch.optim.Adam(net.parameters(), lr=lr, fused=True, capturable=device.type == "cuda")
     batch = (x[:size].clone(memory_format=torch.preserve_format), y[:size].clone())
 
@@ -112,10 +114,9 @@ def train(method: pst.SparseVD, network: nn.Module, pair: tuple[Tensor, Tensor],
     for _ in range(row["epochs"]):
         order = torch.randperm(len(x), device=device, generator=shuffle)
         for index in order[: count * size].split(size):
-            lr.fill_(row["lr"] * pace.lr(done))
-            temperature.fill_(pace.temperature(done))
-            batch[0].copy_(augment(x[index], shuffle))
-            batch[1].copy_(y[index])
+            now.copy_(paces[done])
+            batch[0].copy_(augment(x.index_select(0, index), shuffle))
+            batch[1].copy_(y.index_select(0, index))
             run()
             done += 1
             if done in starts:
@@ -194,7 +195,7 @@ def compressed(net: nn.Module, held: tuple[Tensor, Tensor], example: Tensor) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", choices=ROWS, default="lenet-300-100")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, help="instead of the row's own number")
     parser.add_argument("--lr", type=float, help="instead of the row's own")
     parser.add_argument("--temperature", type=float, default=1.0, help="weight of the KL")
@@ -214,16 +215,16 @@ def main() -> None:
         images = images.subset(torch.arange(options.train))
     held = images.validation if options.validate else images.test
     results = []
-    for seed in range(1 if options.validate else options.seeds):
+    for seed in options.seeds[:1] if options.validate else options.seeds:
         results.append(one(row, images, held, options, seed))
         print(json.dumps(results[-1]), flush=True)
+        if options.out:
+            settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
+            options.out.write_text(json.dumps({"settings": settings, "seeds": results}, indent=1))
     for figure in ("error", "ratio"):
         values = [r[figure] for r in results]
         spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
         print(f"{options.row}: {figure} {statistics.mean(values):.2f}{spread}", flush=True)
-    if options.out:
-        settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
-        options.out.write_text(json.dumps({"settings": settings, "seeds": results}, indent=1))
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ class Passes:
         self.device = next(self.module.parameters()).device
         self.chunk = compute.chunk or (8 if self.device.type == "cpu" else 32)
         self.one_pass: Callable[[Weights, Inputs], Tensor] = self._one
-        self.stacked_pass = vmap(self._one, in_dims=(0, None), randomness="error")
+        self.stacked_pass: Callable[[Weights, Inputs], Tensor] = vmap(self._one, in_dims=(0, None), randomness="error")
         if compute.compile:
             # On a GPU as CUDA graphs: a small network's pass is shorter than the launching of its kernels.
             mode = "reduce-overhead" if self.device.type == "cuda" else "default"
