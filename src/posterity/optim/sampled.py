@@ -280,4 +280,7 @@ def with_prior_gradient(group: Group, flat: FlatGroup, gradient: Tensor, delta: 
     if group["prior_mean"] == 0 and isinstance(delta, float):
         return torch.add(gradient, flat["mean"], alpha=delta, out=out)
     prior_mean = flat["prior_mean"] if group["prior_mean"] is None else group["prior_mean"]
-    return torch.add(gradient, (flat["mean"] - prior_mean).mul_(delta), out=out)
+    offset = torch.sub(flat["mean"], prior_mean, out=flat["offset"])
+    if isinstance(delta, float):
+        return torch.add(gradient, offset, alpha=delta, out=out)
+    return torch.addcmul(gradient, offset, delta, out=out)
