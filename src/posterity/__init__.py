@@ -1,6 +1,7 @@
 """posterity: Bayesian deep learning for PyTorch. Any network, any posterior, one interface."""
 
 from posterity import compression as compression
+from posterity import continual as continual
 from posterity import curvature as curvature
 from posterity import optim as optim
 from posterity.compression import compress as compress
