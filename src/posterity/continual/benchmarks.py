@@ -53,9 +53,7 @@ BENCHMARKS: dict[str, Description] = {
     "split-mnist": Description(
         "mnist", "five pairs of digits, a head for each pair", _split(True), (256, 256), epochs=15
     ),
-    "split-mnist-single": Description(
-        "mnist", "five pairs of digits, one head", _split(False), (256, 256), epochs=15
-    ),
+    "split-mnist-single": Description("mnist", "five pairs of digits, one head", _split(False), (256, 256), epochs=15),
     "split-fashion": Description(
         "fashion-mnist", "five pairs of garments, a head for each pair", _split(True), (256, 256), epochs=15
     ),

@@ -52,7 +52,9 @@ class Functional(Strategy):
         logits = torch.cat([past.posterior.module(part).detach() for part in inputs.split(1000)])
         other = _other_heads(past, likelihood, logits)
         probs = logits.masked_fill(other, -math.inf).softmax(-1)
-        weights = torch.cat([torch.full((len(y),), n / len(y)) for (_, y), n in zip(past.memory, past.sizes, strict=True)])
+        weights = torch.cat(
+            [torch.full((len(y),), n / len(y)) for (_, y), n in zip(past.memory, past.sizes, strict=True)]
+        )
         return _Held(
             prior=self.method.prior, inputs=inputs, probs=probs, other=other, weights=self.strength * weights.to(probs)
         )

@@ -116,6 +116,17 @@ class _Settings:
     draws: int
     folder: Path | None
 
+    def identity(self) -> dict[str, Any]:
+        """What must agree between the run that began and the run that goes on."""
+        training = self.training
+        return {
+            "epochs": self.epochs,
+            "steps": training.steps,
+            "seed": self.seed,
+            "batch size": training.batch_size,
+            "lr": training.lr,
+        }
+
     def file(self, name: str, index: int) -> Path | None:
         return None if self.folder is None else self.folder / f"{name}-{index + 1:02}.safetensors"
 
@@ -127,7 +138,7 @@ class _Stream:
         self.module, self.settings = module, settings
         self.all_heads = heads
         self.past = Past(settings.strategy.base)
-        self.learned = Learned(repr(settings.strategy))
+        self.learned = Learned(repr(settings.strategy), settings.identity())
         self.done: dict[str, Any] = {}
 
     def open(self, folder: Path, resume: bool) -> None:
@@ -141,11 +152,13 @@ class _Stream:
             self.done = json.loads(file.read_text())
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise PosterityError(f"{file} cannot be read: {error}") from error
-        if self.done.get("strategy") != self.learned.strategy:
-            raise PosterityError(
-                f"{folder} belongs to another run: it was learned by {self.done.get('strategy')}, not by "
-                f"{self.learned.strategy}"
-            )
+        own = {"strategy": self.learned.strategy, **self.learned.settings}
+        was = {"strategy": self.done.get("strategy"), **self.done.get("settings", {})}
+        for key, value in own.items():
+            if was.get(key) != value:
+                raise PosterityError(
+                    f"{folder} belongs to another run: its {key} is {was.get(key)}, this run's {value}"
+                )
         self.learned.start = self.done["start"]
 
     def next(self, index: int, task: Task, tests: list[Any]) -> None:
@@ -160,7 +173,9 @@ class _Stream:
         else:
             network = self._network()
             lessons = strategy.lessons(train, self.past.memory)
-            posterior = self._fit(network, strategy.method_for(self.past, likelihood), lessons, likelihood, index, "task")
+            posterior = self._fit(
+                network, strategy.method_for(self.past, likelihood), lessons, likelihood, index, "task"
+            )
             _keep(posterior, settings.file("task", index))
         self._remember(task, posterior, kept)
         if index < len(self.done.get("tasks", ())):
@@ -207,7 +222,9 @@ class _Stream:
             training=training,
         )
         if not isinstance(posterior, WeightPosterior):
-            raise PosterityError(f"{type(posterior).__name__} is no distribution over weights, and cannot be carried on")
+            raise PosterityError(
+                f"{type(posterior).__name__} is no distribution over weights, and cannot be carried on"
+            )
         return posterior
 
     def _refined(self, likelihood: Likelihood, index: int) -> Posterior:

@@ -56,6 +56,7 @@ class Learned:
 
     Attributes:
         strategy: What it was learned by, as text.
+        settings: What else must agree between the run that began and the run that goes on.
         tasks: The names of the tasks learned so far.
         rows: After each task, by figure (``accuracy``, ``nll``, ``ece``; ``rmse``, ``nll`` for numbers), one value a
             task: also tasks yet to come, where they were known.
@@ -66,6 +67,7 @@ class Learned:
     """
 
     strategy: str
+    settings: dict[str, Any] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
     rows: list[dict[str, list[float]]] = field(default_factory=list)
     start: dict[str, list[float]] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class Learned:
         """All of it but the posteriors, as plain values."""
         return {
             "strategy": self.strategy,
+            "settings": self.settings,
             "tasks": self.tasks,
             "rows": self.rows,
             "start": self.start,

@@ -134,7 +134,9 @@ class Carry(Strategy):
             return super().cut(train, seed)
         kept, others = self.memory.cut(train, seed)
         if not len(others[1]):
-            raise PosterityError(f"a memory of {self.memory.size} leaves none of {len(train[1])} examples to learn from")
+            raise PosterityError(
+                f"a memory of {self.memory.size} leaves none of {len(train[1])} examples to learn from"
+            )
         return kept, others
 
     def prior_after(self, posterior: WeightPosterior, prior: Any) -> Any:

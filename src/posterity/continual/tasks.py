@@ -1,7 +1,7 @@
 """Tasks that come one after another, and how a data set is made into a stream of them.
 
-    permuted   every task has the pixels in another order (the first in their own); all tasks share one head
-    split      every task has some of the classes; one head for all of them, or a head for each task
+permuted   every task has the pixels in another order (the first in their own); all tasks share one head
+split      every task has some of the classes; one head for all of them, or a head for each task
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ class Correlated(Prior):
     def independent(self) -> Normal:
         """The marginal of every weight, for methods whose weights are independent."""
         std = self.layout.unflatten(FullNormal(self.mean, self.scale_tril).variance().sqrt())
-        return Normal(_with_default(std, self.base.std), _with_default(self.layout.unflatten(self.mean), self.base.mean))
+        return Normal(
+            _with_default(std, self.base.std), _with_default(self.layout.unflatten(self.mean), self.base.mean)
+        )
 
     def at(self, name: str) -> Any:
         """The marginal of one parameter."""
