@@ -75,7 +75,7 @@ def _learn(
 ) -> Learned:
     known = benchmark(stream, tasks=tasks, seed=seed)
     training = config.make_training(progress=True)
-    defaults = {"lr": made.lr, "batch_size": made.batch_size}
+    defaults = {"lr": made.lr, "batch_size": known.batch_size}
     training = replace(training, **{k: v for k, v in defaults.items() if k not in config.training_options})
 
     def told(learned: Learned) -> None:

@@ -30,6 +30,7 @@ class Description:
         hidden: Widths of the network's hidden layers.
         held: Training examples that are kept apart to choose settings on.
         epochs: Passes over each task that suffice.
+        batch_size: Examples a step; large, since a step of a small network is bound by launching kernels.
     """
 
     source: str
@@ -38,6 +39,7 @@ class Description:
     hidden: tuple[int, ...] = (100, 100)
     held: int = 5000
     epochs: int = 20
+    batch_size: int = 512
 
 
 def _permuted(source: DataSet, tasks: int | None, seed: int) -> Permuted:
@@ -51,20 +53,32 @@ def _split(heads: bool) -> Callable[[DataSet, int | None, int], Sequence[Task]]:
 BENCHMARKS: dict[str, Description] = {
     "permuted-mnist": Description("mnist", "ten orders of MNIST's pixels, one head", _permuted),
     "split-mnist": Description(
-        "mnist", "five pairs of digits, a head for each pair", _split(True), (256, 256), epochs=15
+        "mnist", "five pairs of digits, a head for each pair", _split(True), (256, 256), epochs=15, batch_size=256
     ),
-    "split-mnist-single": Description("mnist", "five pairs of digits, one head", _split(False), (256, 256), epochs=15),
+    "split-mnist-single": Description(
+        "mnist", "five pairs of digits, one head", _split(False), (256, 256), epochs=15, batch_size=256
+    ),
     "split-fashion": Description(
-        "fashion-mnist", "five pairs of garments, a head for each pair", _split(True), (256, 256), epochs=15
+        "fashion-mnist",
+        "five pairs of garments, a head for each pair",
+        _split(True),
+        (256, 256),
+        epochs=15,
+        batch_size=256,
     ),
     "split-fashion-single": Description(
-        "fashion-mnist", "five pairs of garments, one head", _split(False), (256, 256), epochs=15
+        "fashion-mnist", "five pairs of garments, one head", _split(False), (256, 256), epochs=15, batch_size=256
     ),
     "permuted-digits": Description(
-        "digits", "orders of the pixels of scikit-learn's small digits, one head", _permuted, held=200, epochs=60
+        "digits",
+        "orders of the pixels of scikit-learn's small digits, one head",
+        _permuted,
+        held=200,
+        epochs=30,
+        batch_size=32,
     ),
     "split-digits": Description(
-        "digits", "five pairs of small digits, a head for each pair", _split(True), held=200, epochs=60
+        "digits", "five pairs of small digits, a head for each pair", _split(True), held=200, epochs=30, batch_size=32
     ),
 }
 
@@ -78,12 +92,14 @@ class Benchmark:
         tasks: What is learned, in order.
         module: A freshly initialised network.
         epochs: Passes over each task that suffice.
+        batch_size: Examples a step.
     """
 
     name: str
     tasks: Sequence[Task]
     module: nn.Module
     epochs: int
+    batch_size: int
 
 
 def benchmark(name: str, *, tasks: int | None = None, seed: int = 0, validate: bool = False) -> Benchmark:
@@ -102,4 +118,4 @@ def benchmark(name: str, *, tasks: int | None = None, seed: int = 0, validate: b
     source = on_validation(source, made.held) if validate else source
     with global_seed(seed, torch.device("cpu")):
         network = mlp(math.prod(source.shape), source.outputs, made.hidden)
-    return Benchmark(name, made.tasks(source, tasks, seed), network, made.epochs)
+    return Benchmark(name, made.tasks(source, tasks, seed), network, made.epochs, made.batch_size)

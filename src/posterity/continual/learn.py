@@ -289,7 +289,7 @@ class _Stream:
 def _check(task: Task, module: nn.Module, likelihood: Likelihood | None) -> None:
     """Refuse a task before anything is spent on it; inputs that do not fit the network are refused by ``fit``."""
     task.check()
-    inputs, targets = task.train
+    targets = task.train[1]
     last = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     likelihood = likelihood or likelihoods.infer(targets)
     if not likelihood.classifies or not last:

@@ -26,12 +26,10 @@ class Recipe:
     Attributes:
         strategy: How tasks are learned.
         lr: Learning rate; None takes the method's own.
-        batch_size: Examples a step.
     """
 
     strategy: Strategy
     lr: float | None = None
-    batch_size: int = 256
 
 
 # No damping and a quick curvature: what is added to a variance beyond the data's part adds up over tasks.

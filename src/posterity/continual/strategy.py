@@ -4,7 +4,7 @@
     FineTuning   not at all: the next task starts from the last one's weights, and forgets
     Joint        all data so far, from the beginning: the ceiling
     Replay       some examples of every earlier task among the new ones
-    EWC          a point, held where the Fisher information of earlier tasks was large    (Kirkpatrick et al. 1612.00796)
+    EWC          a point, held where the Fisher information of earlier tasks was large (Kirkpatrick et al. 1612.00796)
 
 A strategy is frozen; what it remembers is in the ``Past`` that ``learn`` keeps for it.
 """

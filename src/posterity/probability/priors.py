@@ -109,7 +109,7 @@ class Normal(Prior):
         return self
 
     def tempered(self, base: Normal, temperature: float) -> Normal:
-        """base·(self/base)^(1/temperature): what this prior knows beyond ``base``, to a part. See ``from_posterior``."""
+        """base·(self/base)^(1/temperature): what this prior knows beyond ``base``, to a part."""
         check_temperature(temperature)
         mean, std = {}, {}
         for name in self.std:

@@ -63,10 +63,10 @@ def accuracy_matrix(record: Record) -> Figure:
 
 
 def _heat(ax: Axes, matrix: np.ndarray) -> None:
-    """Numbers on their colours; tasks that have not come yet are pale."""
-    low = min(50.0, float(np.min(matrix)))
+    """Numbers on their colours; tasks that have not come yet have none."""
     learned = np.tri(*matrix.shape, dtype=bool)
-    ax.imshow(matrix, cmap="YlGnBu", vmin=low, vmax=100, alpha=np.where(learned, 1.0, 0.3), aspect="auto")
+    low = min(50.0, float(matrix[learned].min()))
+    ax.imshow(np.ma.array(matrix, mask=~learned), cmap="YlGnBu", vmin=low, vmax=100, aspect="auto")
     ax.grid(False)
     for (t, k), value in np.ndenumerate(matrix):
         dark = learned[t, k] and value - low > 0.6 * (100 - low)
@@ -108,8 +108,8 @@ def write_page(results: Results, folder: Path, version: str) -> Path:
             _section("Over tasks", "Averages over the tasks learned so far, after each task.", shared, "middle"),
             _section(
                 "Accuracy matrices",
-                "Each row is after a task, each column on a task; pale ones have not been learned yet. Forgetting is "
-                "a column that fades downwards.",
+                "Each row is after a task, each column on a task; those without colour have not been learned "
+                "yet. Forgetting is a column that fades downwards.",
                 matrices,
                 "middle",
             ),
@@ -136,7 +136,8 @@ def _verdict(results: Results) -> str:
 
 def _table(results: Results) -> str:
     heads = '<th scope="col"><button type="button">learned by</button></th>' + "".join(
-        f'<th scope="col" title="{html.escape(meaning, quote=True)}"><button type="button">{html.escape(head)}</button></th>'
+        f'<th scope="col" title="{html.escape(meaning, quote=True)}">'
+        f'<button type="button">{html.escape(head)}</button></th>'
         for head, meaning in COLUMNS.values()
     )
     rows = ""
