@@ -38,7 +38,7 @@ from posterity.posteriors.tempered import minimise
 from posterity.probability import likelihoods
 from posterity.probability.correlated import Correlated
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.priors import Normal
+from posterity.probability.priors import Normal, like
 from posterity.run import Run
 from posterity.types import Batch, Params, PosterityError
 
@@ -130,10 +130,10 @@ class Laplace(Method):
         layout = Layout.of({name: mean[name] for name in structure.names})
         prior: Any = self.prior.flat(layout)
         center = layout.flatten(mean)
-        offset = center - torch.as_tensor(prior.mean).to(center)
+        offset = center - like(prior.mean, center)
 
         def rest(delta: Precision) -> float:
-            log_scale, distance = prior_terms(torch.as_tensor(delta).to(offset), offset)
+            log_scale, distance = prior_terms(like(delta, offset), offset)
             return float(0.5 * (log_scale - distance - structure.log_det(delta)))
 
         if self.tune_prior:

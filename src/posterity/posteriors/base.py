@@ -19,7 +19,7 @@ from posterity.calling import Draw, InputSpec, as_batch, plain_copy
 from posterity.prediction import Compute, Prediction, predict
 from posterity.prediction.engine import Weights, stack
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.priors import Carried, Normal
+from posterity.probability.priors import Carried, Normal, like
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError, Predictor
 
@@ -183,8 +183,8 @@ class WeightPosterior(Posterior):
         for name, variance in variances.items():
             fallback = base.at(name)
             known = variance > 0
-            prior_mean[name] = torch.where(known, means[name], torch.as_tensor(fallback.mean).to(variance))
-            prior_std[name] = torch.where(known, variance.sqrt(), torch.as_tensor(fallback.std).to(variance))
+            prior_mean[name] = torch.where(known, means[name], like(fallback.mean, variance))
+            prior_std[name] = torch.where(known, variance.sqrt(), like(fallback.std, variance))
         return Normal(prior_std, prior_mean)
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from posterity.flat import Layout
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.kl import register_kl
-from posterity.probability.priors import Normal, Prior, check_temperature
+from posterity.probability.priors import Normal, Prior, check_temperature, like
 from posterity.types import Params
 
 __all__ = ["Correlated"]
@@ -87,14 +87,14 @@ class Correlated(Prior):
         ]
         index = torch.cat(chosen)
         unknown = index < 0
-        mean = torch.where(unknown, torch.as_tensor(base.mean).to(self.mean), self.mean[index])
+        mean = torch.where(unknown, like(base.mean, self.mean), self.mean[index])
         return Correlated(mean, self._scale(self.covariance[index][:, index], unknown, base), layout, self.base)
 
     def tempered(self, base: Normal, temperature: float) -> Correlated:
         """base·(self/base)^(1/temperature): what this prior knows beyond ``base``, to a part."""
         check_temperature(temperature)
         flat = base.flat(self.layout)
-        start = torch.as_tensor(flat.precision).to(self.mean).expand(len(self.mean))
+        start = like(flat.precision, self.mean).expand(len(self.mean))
         center = start * flat.mean
         precision = start.diag() + (self.precision - start.diag()) / temperature
         pull = center + (self.precision @ self.mean - center) / temperature
@@ -106,13 +106,13 @@ class Correlated(Prior):
         unmarked = {name: torch.zeros(shape) for name, shape in zip(self.layout.names, self.layout.shapes, strict=True)}
         marked = self.layout.flatten({**unmarked, **where}).bool().to(self.mean.device)
         flat = base.flat(self.layout)
-        mean = torch.where(marked, torch.as_tensor(flat.mean).to(self.mean), self.mean)
+        mean = torch.where(marked, like(flat.mean, self.mean), self.mean)
         return Correlated(mean, self._scale(self.covariance, marked, flat), self.layout, self.base)
 
     def _scale(self, covariance: Tensor, marked: Tensor, base: Normal) -> Tensor:
         """The factor of a covariance in which the marked weights are independent, with the variance of ``base``."""
         kept = ~marked
-        variance = torch.as_tensor(base.std).to(covariance).expand(len(covariance)).square()
+        variance = like(base.std, covariance).expand(len(covariance)).square()
         mixed = covariance * kept[:, None] * kept + torch.where(marked, variance, 0.0).diag()
         return torch.linalg.cholesky(mixed)
 

@@ -96,7 +96,7 @@ class Normal(Prior):
 
     def log_density(self, weights: Tensor) -> Tensor:
         """−(w − mean)²/(2 std²) − log std − ½ log 2π."""
-        mean, std = _like(self.mean, weights), _like(self.std, weights)
+        mean, std = _here(self.mean, weights), _here(self.std, weights)
         return -0.5 * ((weights - mean) / std).square() - _log(std) - 0.5 * math.log(2 * math.pi)
 
     @property
@@ -114,7 +114,7 @@ class Normal(Prior):
         mean, std = {}, {}
         for name in self.std:
             own, other = self.at(name), base.at(name)
-            start = torch.as_tensor(other.precision).to(own.std)
+            start = like(other.precision, own.std)
             precision = start + (own.precision - start) / temperature
             _check_proper(precision, temperature)
             pull = start * other.mean + (own.precision * own.mean - start * other.mean) / temperature
@@ -126,8 +126,8 @@ class Normal(Prior):
         mean, std = dict(self.mean), dict(self.std)
         for name, marked in where.items():
             fresh, marked = base.at(name), marked.to(std[name].device)
-            std[name] = torch.where(marked, torch.as_tensor(fresh.std).to(std[name]), std[name])
-            mean[name] = torch.where(marked, torch.as_tensor(fresh.mean).to(mean[name]), mean[name])
+            std[name] = torch.where(marked, like(fresh.std, std[name]), std[name])
+            mean[name] = torch.where(marked, like(fresh.mean, mean[name]), mean[name])
         return Normal(std, mean)
 
 
@@ -299,7 +299,13 @@ def _changed(prior: Any, **values: Hyper) -> Any:
     return changed
 
 
-def _like(value: Hyper, weights: Tensor) -> Any:
+def like(value: Hyper, weights: Tensor) -> Tensor:
+    """A number or tensor in the type and on the device of ``weights``; a number in its full precision."""
+    return torch.as_tensor(value, dtype=weights.dtype, device=weights.device)
+
+
+def _here(value: Hyper, weights: Tensor) -> Any:
+    """A tensor beside the weights; a number as it is."""
     return value.to(weights) if isinstance(value, Tensor) else value
 
 
