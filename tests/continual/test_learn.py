@@ -136,7 +136,7 @@ STRATEGIES = {
 EACH = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=list(STRATEGIES))
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -149,7 +149,7 @@ class Killer:
     def on_epoch(self, run, figures):
         self.left -= 1
         if self.left == 0:
-            raise Killed
+            raise KilledError
 
 
 @EACH
@@ -158,7 +158,7 @@ def test_killed_in_a_task_and_resumed_is_the_same_bits(strategy, heads, tmp_path
     options = {"epochs": 5, "draws": 4}
     whole = continual.learn(network(), strategy, tasks(heads), training=FAST, **options)
     killer = replace(FAST, callbacks=(Killer(13 if getattr(strategy, "refines", False) else 8),))
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         continual.learn(network(), strategy, tasks(heads), training=killer, folder=tmp_path, **options)
     left = {path.name for path in tmp_path.iterdir()}
     assert "task-01.safetensors" in left and any(name.startswith("checkpoint-") for name in left)
@@ -223,7 +223,7 @@ def test_a_folder_is_not_written_over_and_belongs_to_one_run(tmp_path):
         continual.learn(network(), FineTuning(), tasks(False), resume=True, **{**run, "epochs": 2})
     file = tmp_path / "task-01.safetensors"
     file.write_bytes(file.read_bytes()[:-5] + b"wrong")
-    with pytest.raises(TaskError, match="damaged|whole safetensors"):
+    with pytest.raises(TaskError, match="damaged"):
         continual.learn(network(), FineTuning(), tasks(False), resume=True, **run)
 
 

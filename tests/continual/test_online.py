@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.contract.cases import data, network
 from torch import nn
 
 import posterity as pst
 from posterity import continual
+from tests.contract.cases import data, network
 
 METHOD = pst.VOGN(prior=pst.priors.Normal(0.5))
 FAST = pst.Training(batch_size=16, steps=6, progress=False)

@@ -75,8 +75,10 @@ def _learn(
 ) -> Learned:
     known = benchmark(stream, tasks=tasks, seed=seed)
     training = config.make_training(progress=True)
-    defaults = {"lr": made.lr, "batch_size": known.batch_size}
-    training = replace(training, **{k: v for k, v in defaults.items() if k not in config.training_options})
+    if "lr" not in config.training_options:
+        training = replace(training, lr=made.lr)
+    if "batch_size" not in config.training_options:
+        training = replace(training, batch_size=known.batch_size)
 
     def told(learned: Learned) -> None:
         done, figures = len(learned.tasks), learned.figures()

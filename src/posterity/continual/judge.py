@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from posterity.continual.tasks import Pair
 from posterity.evaluation.calibration import ece
@@ -31,7 +33,7 @@ def judged(posterior: Posterior, test: Pair, draws: int, asked: Likelihood | Non
         posterior.likelihood = asked
         posterior._fresh()
     inputs, targets = test
-    parts = [
+    parts: list[tuple[Any, Tensor]] = [
         (posterior.predict(x.to(posterior.device), draws), y.to(posterior.device))
         for x, y in zip(inputs.split(PIECE), targets.split(PIECE), strict=True)
     ]

@@ -20,7 +20,7 @@ from posterity.types import PosterityError
 
 __all__ = ["carry_on", "online"]
 
-SEED_STRIDE = 7919  # a prime, between the seeds of two batches
+SEED_STRIDE = 7919  # a prime, between the seeds of two batches or tasks
 
 
 def online(

@@ -207,13 +207,14 @@ class DataSet:
         """
         if self.task != other.task or self.vocabulary != other.vocabulary:
             raise PosterityError(f"{self.name} does not continue {other.name}: they differ in task or vocabulary")
-        moved, retarget = self.in_units_of(other), self._retarget(other)
-        pairs = {part: getattr(moved, part) for part in ("train", "test", "validation")}
+        moved, target = self.in_units_of(other), self._retarget(other)
         return replace(
             moved,
+            train=None if moved.train is None else (moved.train[0], target(moved.train[1])),
+            test=(moved.test[0], target(moved.test[1])),
+            validation=None if moved.validation is None else (moved.validation[0], target(moved.validation[1])),
             classes=other.classes,
             target_standardiser=other.target_standardiser,
-            **{part: None if pair is None else (pair[0], retarget(pair[1])) for part, pair in pairs.items()},
         )
 
     def _retarget(self, other: DataSet) -> Callable[[Tensor], Tensor]:

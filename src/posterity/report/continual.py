@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from posterity.files import write_bytes
 from posterity.report import style
@@ -64,7 +65,7 @@ def accuracy_matrix(record: Record) -> Figure:
 
 def _heat(ax: Axes, matrix: np.ndarray) -> None:
     """Numbers on their colours; tasks that have not come yet have none."""
-    learned = np.tri(*matrix.shape, dtype=bool)
+    learned = np.tri(*matrix.shape) > 0
     low = min(50.0, float(matrix[learned].min()))
     ax.imshow(np.ma.array(matrix, mask=~learned), cmap="YlGnBu", vmin=low, vmax=100, aspect="auto")
     ax.grid(False)
@@ -88,7 +89,7 @@ def over_tasks(results: Results, figure: str = "accuracy") -> Figure:
             ax.fill_between(tasks, mean - spread, mean + spread, color=style.colour(index), alpha=0.15, linewidth=0)
     label = {"accuracy": "average accuracy, %", "nll": "average NLL, nats", "ece": "average calibration error"}[figure]
     ax.set(xlabel="tasks learned", ylabel=label)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     style.legend(made, [ax])
     return made
 
