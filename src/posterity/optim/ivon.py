@@ -154,7 +154,7 @@ class IVON(SampledOptimizer):
         hessian_step(hessian, excess, flat["root"], group["beta2"])
         momentum = flat["momentum"].lerp_(flat["gradient"], 1 - group["beta1"])
         debias = 1 - group["beta1"] ** group["step"]
-        gradient = with_prior_gradient(group, flat, momentum, delta * debias, out=flat["gradient"])
+        gradient = with_prior_gradient(group, flat, momentum, delta, out=flat["gradient"], share=debias)
         precision = torch.add(hessian, delta, out=flat["noise"])
         if group["clip_radius"] < math.inf:
             radius = group["clip_radius"] * debias

@@ -13,11 +13,11 @@ numbers or tensors, so one prior can give every layer its own scale. ``std`` is 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Protocol, Self
 
 import torch
@@ -99,10 +99,15 @@ class Normal(Prior):
         mean, std = _here(self.mean, weights), _here(self.std, weights)
         return -0.5 * ((weights - mean) / std).square() - _log(std) - 0.5 * math.log(2 * math.pi)
 
-    @property
+    @cached_property
     def precision(self) -> Hyper:
         """1/std²; of a prior that was fitted to a tensor."""
         return self.std**-2
+
+    @cached_property
+    def log_scale(self) -> Hyper:
+        """Σ log std where it differs by weight, else log std; of a prior that was fitted to a tensor."""
+        return self.std.log().sum() if isinstance(self.std, Tensor) and self.std.ndim else _log(self.std)
 
     def independent(self) -> Normal:
         """Itself: its weights are independent."""
@@ -293,8 +298,8 @@ def _check_proper(precision: Tensor, temperature: float) -> None:
 
 def _changed(prior: Any, **values: Hyper) -> Any:
     """The prior with other hyper-parameters, unchecked: looking at tensors would wait for the GPU at every step."""
-    changed = copy.copy(prior)
-    for name, value in values.items():
+    changed = object.__new__(type(prior))
+    for name, value in {**{f.name: getattr(prior, f.name) for f in fields(prior)}, **values}.items():
         object.__setattr__(changed, name, value)
     return changed
 
