@@ -1,12 +1,12 @@
 """What a stream of tasks was learned to: the accuracy matrix, and the figures read off it.
 
-R[t][k] is the accuracy on task k after task t; b[k] that of the network before any (Lopez-Paz and Ranzato 1706.08840,
+R(t, k) is the accuracy on task k after task t; b(k) that of the network before any (Lopez-Paz and Ranzato 1706.08840,
 Chaudhry et al. 1801.10112). With T tasks,
 
-    average accuracy     mean over k ≤ t of R[t][k]
-    forgetting           mean over k < T of  max over t < T of R[t][k] − R[T][k]
-    backward transfer    mean over k < T of  R[T][k] − R[k][k]
-    forward transfer     mean over k > 1 of  R[k − 1][k] − b[k]
+    average accuracy     mean over k ≤ t of R(t, k)
+    forgetting           mean over k < T of  max over t < T of R(t, k) − R(T, k)
+    backward transfer    mean over k < T of  R(T, k) − R(k, k)
+    forward transfer     mean over k > 1 of  R(k − 1, k) − b(k)
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Learned:
     predictive: Posterior | None = None
 
     def matrix(self, figure: str = "accuracy") -> list[list[float]]:
-        """R[t][k] of a figure."""
+        """R(t, k) of a figure: a row for every t."""
         if not self.rows or figure not in self.rows[0]:
             known = ", ".join(self.rows[0]) if self.rows else "none, as no task has been learned"
             raise PosterityError(f"there is no figure {figure!r}; there are {known}")
