@@ -67,18 +67,18 @@ def learn(
     strategy = method if isinstance(method, Strategy) else Carry(method=method)
     where = None if folder is None else Path(folder)
     settings = Settings(strategy, likelihood, epochs, seed, training or Training(), draws, where)
-    known = tasks if isinstance(tasks, Sequence) else []
-    for task in known:
+    stream = Stream(module, settings)
+    known = isinstance(tasks, Sequence)
+    for task in tasks if known else ():
         _check(task, module, likelihood)
-    stream = Stream(module, settings, [task.head for task in known])
-    stream.tests = [(task.test, task.head) for task in known]
+        stream.expect(task)
     if where is not None:
         stream.open(where, resume)
     for number, task in enumerate(tasks, 1):
         try:
             _check(task, module, likelihood)
             if not known:
-                stream.tests.append((task.test, task.head))
+                stream.expect(task)
             stream.next(task)
         except PosterityError as error:
             raise TaskError(f"task {number} ({task.name}): {error}", stream.learned) from error

@@ -27,10 +27,12 @@ def random_rows(inputs: Tensor, size: int, generator: torch.Generator) -> Tensor
 def k_centres(inputs: Tensor, size: int, generator: torch.Generator) -> Tensor:
     """Rows chosen greedily, each the farthest from those before; the first at random."""
     points = inputs.flatten(1)
+    lengths = points.square().sum(1)
     chosen = [int(torch.randint(len(points), (), generator=generator))]
     nearest = torch.full((len(points),), torch.inf, dtype=points.dtype, device=points.device)
     while len(chosen) < min(size, len(points)):
-        nearest = torch.minimum(nearest, (points - points[chosen[-1]]).square().sum(1))
+        last = chosen[-1]
+        nearest = torch.minimum(nearest, lengths - 2 * (points @ points[last]) + lengths[last])  # squared distances
         chosen.append(int(nearest.argmax()))
     return torch.tensor(chosen)
 

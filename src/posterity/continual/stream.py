@@ -64,7 +64,6 @@ class Stream:
     Args:
         module: The network before the first task.
         settings: What stays the same.
-        heads: The heads of all tasks, where they are known from the beginning.
 
     Attributes:
         learned: The outcome so far.
@@ -72,12 +71,16 @@ class Stream:
         tests: Test examples and head of every task that is known.
     """
 
-    def __init__(self, module: nn.Module, settings: Settings, heads: list[tuple[int, ...] | None]) -> None:
-        self.module, self.settings, self.heads = copy.deepcopy(module), settings, heads
+    def __init__(self, module: nn.Module, settings: Settings) -> None:
+        self.module, self.settings = copy.deepcopy(module), settings
         self.past = Past(settings.strategy.base)
         self.learned = Learned(repr(settings.strategy), settings.identity())
         self.tests: list[tuple[Pair | None, tuple[int, ...] | None]] = []
         self.done: dict[str, Any] = {"tasks": []}
+
+    def expect(self, task: Task) -> None:
+        """Judge on this task from now on, also before it is learned."""
+        self.tests.append((task.test, task.head))
 
     def open(self, folder: Path, resume: bool) -> None:
         """Read what an earlier run has left, or refuse to write over it."""
@@ -125,9 +128,9 @@ class Stream:
         """With a head for each task, that of this one; of all heads where examples of several are learned together."""
         if task.head is None:
             return self.settings.likelihood or likelihoods.infer(task.train[1])
-        known = [*self.past.heads, task.head]
+        heads: Any = tuple(head for _, head in self.tests)
         together = self.settings.strategy.rehearse or self.settings.strategy.afresh
-        return MultiHead(heads=tuple(self.heads or known), head=None if together else len(known) - 1)  # type: ignore[arg-type]
+        return MultiHead(heads=heads, head=None if together else len(self.past.heads))
 
     def _fit(self, method: Method, data: Pair, likelihood: Likelihood, index: int, stage: str) -> WeightPosterior:
         """One fit from where the past left the weights, with a checkpoint of its own."""
