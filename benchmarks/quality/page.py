@@ -96,9 +96,9 @@ def sparsity() -> str:
 def continual() -> str:
     parts = [
         "## Learning that goes on: permuted and split MNIST",
-        "Ten orders of the pixels, one head, MLP 2×100; five pairs of digits, a head for each, MLP 2×256. Averages over "
-        "all tasks after the last. Settings were chosen on the last 5,000 training images. Rows with 200 remember 200 "
-        "examples of each task. Published: FROMP 94.8% (permuted) and 99.3% (split), both with 200.\n\n"
+        "Ten orders of the pixels, one head, MLP 2×100; five pairs of digits, a head for each, MLP 2×256. Averages "
+        "over all tasks after the last. Settings were chosen on the last 5,000 training images. Rows with 200 "
+        "remember 200 examples of each task. Published: FROMP 94.8% (permuted) and 99.3% (split), both with 200.\n\n"
         "    python -m benchmarks.quality.continual --tune\n"
         "    python -m benchmarks.quality.continual",
     ]

@@ -16,6 +16,7 @@ SHOWN = ("fine-tuning", "ewc", "mean-field", "vogn", "vogn, coreset of 200", "fu
 
 
 def main() -> None:
+    """Draw and write all three."""
     found = json.loads((ROOT / "benchmarks/results/continual.json").read_text())["permuted-mnist"]
     rows = {name: found["methods"][name] for name in SHOWN if name in found["methods"]}
     pictures = {

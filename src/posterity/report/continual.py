@@ -6,6 +6,7 @@ Results are ``{"benchmark": name, "methods": {name: [record, ...]}}``, with what
 from __future__ import annotations
 
 import html
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -97,7 +98,7 @@ def over_tasks(results: Results, figure: str = "accuracy") -> Figure:
 def write_page(results: Results, folder: Path, version: str) -> Path:
     """Write report.html, and every figure as SVG and PNG under figures/; the path of the page."""
     shared = {f"{name}_over_tasks": over_tasks(results, name) for name in ("accuracy", "nll", "ece")}
-    matrices = {f"matrix_{name}": accuracy_matrix(records[0]) for name, records in results["methods"].items()}
+    matrices = {f"matrix_{_slug(name)}": accuracy_matrix(runs[0]) for name, runs in results["methods"].items()}
     for name, made in (shared | matrices).items():
         write_bytes(folder / "figures" / f"{name}.svg", style.svg(made, name).encode())
         write_bytes(folder / "figures" / f"{name}.png", style.png(made))
@@ -144,13 +145,20 @@ def _table(results: Results) -> str:
     rows = ""
     for index, (name, records) in enumerate(results["methods"].items()):
         dot = f'<span class="swatch" style="background:{style.colour(index)}"></span>'
-        row = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells(records).values())
+        row = "".join(
+            f'<td data-value="{_sorted_by(cell)}">{html.escape(cell)}</td>' for cell in cells(records).values()
+        )
         rows += f'<tr><th scope="row">{dot}{html.escape(name)}</th>{row}</tr>'
     return (
         f'<div class="scroll" tabindex="0"><table class="sortable"><thead><tr>{heads}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
         '<p class="note">± is the standard deviation over seeds. Hold the pointer over a head to see what it means.</p>'
     )
+
+
+def _sorted_by(cell: str) -> str:
+    """The number that a cell begins with."""
+    return cell.partition(" ")[0].rstrip("%–")
 
 
 def _section(title: str, about: str, figures: Mapping[str, Figure], size: str) -> str:
@@ -160,6 +168,11 @@ def _section(title: str, about: str, figures: Mapping[str, Figure], size: str) -
         for name, made in figures.items()
     )
     return f'<section><h2>{title}</h2><p>{about}</p><div class="grid {size}">{panels}</div></section>'
+
+
+def _slug(name: str) -> str:
+    """A name that files and links can have."""
+    return re.sub(r"[^\w-]+", "-", name)
 
 
 def _caption(name: str) -> str:
