@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import posterity
-from posterity.cli.config import RunConfig, build_method, nearest
+from posterity.cli.config import RunConfig, build_method, nearest, plain
 from posterity.cli.show import console, table
 from posterity.continual import BENCHMARKS, Learned, Memory, benchmark, learn
 from posterity.continual.recipes import BASELINES, Recipe, names, recipe
@@ -55,7 +55,9 @@ def continual(
 
 def _recipe(name: str, config: RunConfig, options: dict[str, Any]) -> Recipe:
     """The recipe of a name, with what the command changes."""
-    own = build_method(name, config.method_options) if config.method_options and name not in BASELINES else None
+    own = None
+    if config.method_options and name not in BASELINES:
+        own = build_method(name, {**plain(recipe(name).strategy.method), **config.method_options})
     given = {key: value for key, value in options.items() if value not in (None, 0.0)}
     if name in BASELINES:
         given = {key: value for key, value in given.items() if key == "memory" and name in ("replay", "functional")}

@@ -46,6 +46,8 @@ class Functional(Strategy):
 
     def method_for(self, past: Past, likelihood: Likelihood) -> Method:
         """MAP with the divergence in its penalty."""
+        if not likelihood.classifies:
+            raise PosterityError(f"functional regularisation holds class probabilities, and {likelihood} has none")
         if past.posterior is None or not past.memory:
             return self.method
         inputs = torch.cat([x for x, _ in past.memory]).to(past.posterior.device)

@@ -176,6 +176,12 @@ class MultiHead(Categorical):
         """Cross-entropy over the head's logits."""
         return super().loss(self._own(outputs, targets), targets)
 
+    def hessian(self, outputs: Tensor) -> Tensor:
+        """That of the head's logits; zero elsewhere."""
+        if self.head is None:
+            raise PosterityError("the curvature of several heads depends on which one is asked: give one by head=")
+        return super().hessian(outputs)
+
     def _own(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.head is not None:
             return outputs
