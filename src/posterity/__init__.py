@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from posterity import compression as compression
+    from posterity import continual as continual
     from posterity import curvature as curvature
     from posterity import data as data
     from posterity import evaluation as evaluation
@@ -81,6 +82,7 @@ __version__ = "0.1.0"
 
 _PACKAGES = (
     "compression",
+    "continual",
     "curvature",
     "data",
     "evaluation",
@@ -108,31 +110,31 @@ _HOMES = {
     "plain_moments": "posterity.layers",
     "variational": "posterity.layers",
     "ARD": "posterity.methods",
-    "HWA": "posterity.methods",
-    "IVON": "posterity.methods",
-    "KFAC": "posterity.methods",
-    "MAP": "posterity.methods",
-    "METHODS": "posterity.methods",
-    "MNF": "posterity.methods",
-    "OGN": "posterity.methods",
-    "PSGLD": "posterity.methods",
-    "SGHMC": "posterity.methods",
-    "SGLD": "posterity.methods",
-    "SWA": "posterity.methods",
-    "SWAG": "posterity.methods",
-    "VOGN": "posterity.methods",
     "Cyclical": "posterity.methods",
     "Dropout": "posterity.methods",
     "FastGeometric": "posterity.methods",
     "GroupSparse": "posterity.methods",
+    "HWA": "posterity.methods",
+    "IVON": "posterity.methods",
+    "KFAC": "posterity.methods",
     "Laplace": "posterity.methods",
+    "MAP": "posterity.methods",
+    "METHODS": "posterity.methods",
+    "MNF": "posterity.methods",
     "MeanField": "posterity.methods",
     "Method": "posterity.methods",
     "NoisyKFAC": "posterity.methods",
+    "OGN": "posterity.methods",
+    "PSGLD": "posterity.methods",
     "Pruning": "posterity.methods",
+    "SGHMC": "posterity.methods",
+    "SGLD": "posterity.methods",
+    "SWA": "posterity.methods",
+    "SWAG": "posterity.methods",
+    "SWAGCollector": "posterity.methods",
     "Snapshot": "posterity.methods",
     "SparseVD": "posterity.methods",
-    "SWAGCollector": "posterity.methods",
+    "VOGN": "posterity.methods",
     "Mixture": "posterity.posteriors",
     "Posterior": "posterity.posteriors",
     "WeightPosterior": "posterity.posteriors",

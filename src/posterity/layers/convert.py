@@ -21,7 +21,7 @@ from posterity.layers.blocks import Block, Flipout, Full, Local, LowRank, Radial
 from posterity.layers.noisy import FLIPOUT, LOCAL
 from posterity.layers.select import Bayesian, Which, select
 from posterity.layers.slots import Slots
-from posterity.layers.start import Moped, initial_std, starting_prior
+from posterity.layers.start import Earlier, Moped, Start, initial_std, starting_prior
 from posterity.layers.variational import Variational
 from posterity.probability.priors import Normal, Prior
 from posterity.types import Params, PosterityError, PosterityWarning, check_positive
@@ -95,7 +95,7 @@ def variational(
     estimator: str = "auto",
     family: str | Family = "diagonal",
     prior: Prior | None = None,
-    init_std: float | Moped = 0.01,
+    init_std: Start = 0.01,
     which: Which = None,
     bayesian_bias: bool = False,
     bayesian_norm: bool = False,
@@ -119,10 +119,10 @@ def variational(
 
 
 def convert(
-    net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: Prior, init_std: float | Moped
+    net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: Prior, init_std: Start
 ) -> Variational:
     """Make these parameters of a network random; the network itself is used up."""
-    if not isinstance(init_std, Moped):
+    if not isinstance(init_std, Moped | Earlier):
         check_positive(init_std=init_std)
     weights = {name: b.parameter.detach().clone() for name, b in found.items()}
     start = _Start(weights, init_std, starting_prior(init_std, prior, weights))
@@ -160,14 +160,14 @@ class _Start:
     """Weights, initial stds and prior of a conversion."""
 
     weights: Params
-    init_std: float | Moped
+    init_std: Start
     prior: Prior
 
     def block(self, family: Family, part: dict[str, Bayesian]) -> Block:
         """The distribution of these parameters, which are taken out of the network."""
         means = {name: self.weights[name] for name in part}
         slots = Slots.taken_out(means, {name: b.places for name, b in part.items()})
-        stds = {name: initial_std(self.init_std, w) for name, w in means.items()}
+        stds = {name: initial_std(self.init_std, w, name) for name, w in means.items()}
         if family is Full and slots.layout.total > LARGEST_FULL:
             raise PosterityError(
                 f"a full covariance of {slots.layout.total:,} weights is too large (at most {LARGEST_FULL:,}): "
