@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.continual.flows import Flow
+from posterity.types import PosterityError
 
 __all__ = ["ClassConditionalFlow"]
 
@@ -90,6 +91,8 @@ class ClassConditionalFlow(nn.Module):
     def meet(self, task: int, labels: Tensor, std: float, generator: torch.Generator) -> None:
         """Draw a mean for each of these classes of a task."""
         for label in labels.unique().tolist():
+            if label < 0:
+                raise PosterityError(f"classes are numbers from 0, got {label}")
             mean = std * torch.randn(1, self.flow.size, generator=generator, device=generator.device)
             self.means = torch.cat([self.means, mean.to(self.means)])
             self.tasks = torch.cat([self.tasks, self.tasks.new_tensor([task])])

@@ -37,8 +37,8 @@ class Typicality:
     """
 
     threshold: float = 5.0
-    window: int = 100
-    warm_up: int = 30
+    window: int = 30
+    warm_up: int = 20
     confirm: int = 2
 
     def __post_init__(self) -> None:
@@ -100,10 +100,6 @@ class Detector:
         if size == self.batch_size:
             row = statistics.detach().cpu().double()[None]
             self.windows[task] = torch.cat([self.windows[task], row])[-self.config.window :]
-
-    def shift(self, task: int, drift: Tensor) -> None:
-        """Move what is remembered of a task, as the model under it has moved."""
-        self.windows[task] = self.windows[task] + drift.cpu().double()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next verdict depends on."""

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from posterity.calling import InputSpec, check_finite
+from posterity.calling import InputSpec
 from posterity.continual.conditional import ClassConditionalFlow
 from posterity.continual.detection import Detector, Typicality
 from posterity.continual.flows import Flow
@@ -65,7 +65,8 @@ class GenerativeReplay:
 
     def penalty(self, model: ClassConditionalFlow, x: Tensor, z: Tensor, components: Tensor) -> Tensor:
         """weight · −log p(x' | t', y')."""
-        return -self.weight * model.log_prob(*model.flow(x), components).mean()
+        new, log_det = model.flow(x)
+        return -self.weight * model.log_prob(new, log_det, components).mean()
 
 
 @dataclass(frozen=True)
@@ -126,29 +127,21 @@ def learn_hcl(
         training: Batch size, learning rate, optimizer, clipping, device, checkpoint and progress.
     """
     config, training = config or HCL(), training or Training()
-    _check(tasks, epochs, training)
     device = training.pick_device()
     with global_seed(seed, device):
         streams = [open_stream(task, training, seed + i, Ranks(), device) for i, task in enumerate(tasks)]
-        steps = epochs * sum(stream.steps_per_epoch for stream in streams)
-        plan = Plan(
-            sum(stream.num_data for stream in streams),
-            steps,
-            -(-steps // (epochs * len(streams))),
-            streams[0].batch_size,
-            training.algorithm,
-            training.lr,
-        )
+        _check(flow, epochs, training, streams)
+        num_data, steps = sum(s.num_data for s in streams), epochs * sum(s.steps_per_epoch for s in streams)
+        typical = -(-steps // (epochs * len(streams)))
+        plan = Plan(num_data, steps, typical, streams[0].batch_size, training.algorithm, training.lr)
         model = ClassConditionalFlow(copy.deepcopy(flow)).to(device)
         optimizer = training.algorithm.build(model.parameters(), training.lr or 1e-3)
         memory = Memory(model, config.detection or Typicality())
         run = Run(model, optimizer, memory, plan, RandomStreams.from_seed(seed, 0, device))
-        identity = {"method": repr(config), "steps": steps, "batch size": plan.batch_size, "seed": seed}
-        path = Path(training.checkpoint) if training.checkpoint else None
-        _train(run, config, streams, epochs, training, Checkpoint(path, 1, identity, Ranks()))
+        _train(run, config, streams, epochs, training)
         spec = InputSpec.of(next(iter(streams[0].once())).inputs)
-    weights, buffers = dict(model.named_parameters()), dict(model.named_buffers())
-    posterior = Empirical(model, Categorical(), [weights], [buffers], inputs=spec, seed=seed)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    posterior = Empirical(model, Categorical(), [weights], [dict(model.named_buffers())], inputs=spec, seed=seed)
     posterior.history = run.history
     return posterior
 
@@ -157,16 +150,18 @@ class Memory:
     """What a run keeps besides its network: the network as it was when the task last changed, and the detector.
 
     Attributes:
+        old: f_old, with the components that it knew.
         detector: Which task the stream is at.
-        old: f_old, and the components that it knew.
     """
+
+    old: ClassConditionalFlow
 
     def __init__(self, model: ClassConditionalFlow, detection: Typicality) -> None:
         self.detector = Detector(detection)
-        self.old = copy.deepcopy(model).requires_grad_(False)
+        self.keep(model)
 
-    def turn(self, model: ClassConditionalFlow) -> None:
-        """Keep the network as it is."""
+    def keep(self, model: ClassConditionalFlow) -> None:
+        """Remember the network as it is."""
         self.old = copy.deepcopy(model).requires_grad_(False)
 
     @torch.no_grad()
@@ -179,23 +174,23 @@ class Memory:
         return *self.old.sample(components, generator), components
 
     def observe(self, run: Run) -> None:
-        """Nothing after the step: batches are judged before it."""
+        """Nothing after a step: batches are judged before it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The detector and the old network."""
-        return {"detector": self.detector.state_dict(), "old": self.old.state_dict()}
+        """The old network and the detector."""
+        return {"old": self.old.state_dict(), "detector": self.detector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take both up again."""
-        self.detector.load_state_dict(state["detector"])
         self.old.load_state_dict(state["old"])
+        self.detector.load_state_dict(state["detector"])
 
 
-def _train(
-    run: Run, config: HCL, streams: list[Stream], epochs: int, training: Training, checkpoint: Checkpoint
-) -> None:
+def _train(run: Run, config: HCL, streams: list[Stream], epochs: int, training: Training) -> None:
     """All tasks, from the beginning or from the checkpoint, which is written after each pass over a task."""
     device = run.streams.local.device
+    identity = {"method": repr(config), "steps": run.plan.steps, "batch size": run.plan.batch_size}
+    checkpoint = Checkpoint(Path(training.checkpoint) if training.checkpoint else None, 1, identity, Ranks())
     if training.resume:
         checkpoint.restore(run, device)
     done = 0
@@ -207,7 +202,6 @@ def _train(
                     continue
                 for batch, _ in stream.epoch(epoch):
                     _step(run, config, batch, told, training)
-                check_loss(run.history[-1]["loss"], run, checkpoint.path)
                 for callback in (progress, *training.callbacks):
                     callback.on_epoch(run, run.history[-1])
                 if checkpoint.path is not None:
@@ -216,55 +210,62 @@ def _train(
 
 
 def _step(run: Run, config: HCL, batch: Batch, told: int, training: Training) -> None:
-    """Judge a batch, then learn it together with replayed examples of the other tasks."""
-    model: ClassConditionalFlow = run.module  # type: ignore[assignment]
-    memory: Memory = run.collector  # type: ignore[assignment]
-    generator = run.streams.local
-    x, labels = _noisy(model, batch, config.noise, generator), batch.targets
-    z, log_det = model.flow(x)
-    before = memory.detector.current
+    """Judge a batch; learn it, unless it is set aside."""
+    model, memory = _parts(run)
+    x, current = batch.inputs, memory.detector.current
+    noise = torch.randn(x.shape, generator=run.streams.local, dtype=x.dtype, device=x.device)
+    z, log_det = model.flow(x + config.noise * noise)
     seen = model.statistics(z.detach(), log_det.detach()).cpu()
     task = memory.detector.judge(seen, len(x)) if config.detection else told
-    row = {"step": float(run.step), "task": -1.0 if task is None else float(task), "told": float(told)}
-    row |= dict(zip(("log_likelihood", "latent", "log_det"), seen[before].tolist(), strict=True)) if before >= 0 else {}
-    run.step += 1
+    row: dict[str, float] = {"step": run.step, "told": told, "task": -1 if task is None else task}
+    if current >= 0:
+        row |= dict(zip(("log_likelihood", "latent", "log_det"), seen[current].tolist(), strict=True))
     run.history.append(row)
+    run.step += 1
     if task is None:
         return
-    if task != before:
-        memory.turn(model)
-    components = model.components(task, labels)
-    if int(components.min()) < 0:
-        model.meet(task, labels[components < 0], config.mean_std, generator)
-        components, seen = model.components(task, labels), model.statistics(z.detach(), log_det.detach()).cpu()
+    if task != current:
+        memory.keep(model)
+    components = model.components(task, batch.targets)
+    if bool((components < 0).any()):
+        model.meet(task, batch.targets[components < 0], config.mean_std, run.streams.local)
+        components = model.components(task, batch.targets)
+        seen = model.statistics(z.detach(), log_det.detach()).cpu()
     loss = -model.log_prob(z, log_det, components).mean()
     row["loss"] = loss.item()
-    replayed = memory.replay(task, len(x), generator)
+    check_loss(row["loss"], run, Path(training.checkpoint) if training.checkpoint else None)
+    _update(run, config, loss, task, len(x), training.clip)
+    memory.detector.observe(task, seen[task], len(x))
+
+
+def _update(run: Run, config: HCL, loss: Tensor, task: int, count: int, clip: float | None) -> None:
+    """One step of the optimizer, against forgetting the other tasks."""
+    model, memory = _parts(run)
+    replayed = memory.replay(task, count, run.streams.local)
     if replayed is not None:
         loss = loss + config.against.penalty(model, *replayed)
     run.optimizer.zero_grad()
     loss.backward()
-    if training.clip is not None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     run.optimizer.step()
-    memory.detector.observe(task, seen[task], len(x))
 
 
-def _noisy(model: ClassConditionalFlow, batch: Batch, noise: float, generator: torch.Generator) -> Tensor:
-    """The inputs as the flow takes them, with noise."""
-    x, labels = batch.inputs, batch.targets
-    if not isinstance(x, Tensor) or x[0].numel() != model.flow.size:
-        raise PosterityError(f"the flow takes inputs of {model.flow.size} numbers, got {InputSpec.of(x).shapes}")
-    if labels.ndim != 1 or labels.is_floating_point() or int(labels.min()) < 0:
-        raise PosterityError(f"HCL needs integer classes from 0, got {labels.dtype} {tuple(labels.shape)}")
-    check_finite(x)
-    return x + noise * torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+def _parts(run: Run) -> tuple[ClassConditionalFlow, Memory]:
+    return run.module, run.collector  # type: ignore[return-value]
 
 
-def _check(tasks: Sequence[Any], epochs: int, training: Training) -> None:
+def _check(flow: Flow, epochs: int, training: Training, streams: list[Stream]) -> None:
+    """Refuse what can be refused before the first step."""
     check_positive(epochs=epochs)
-    if not tasks:
-        raise PosterityError("there are no tasks to learn")
     for name in _NOT_HERE:
         if getattr(training, name) != getattr(Training(), name):
             raise PosterityError(f"HCL has a loop of its own, in which Training({name}=...) means nothing")
+    if not streams:
+        raise PosterityError("there are no tasks to learn")
+    for index, stream in enumerate(streams):
+        x, y = (batch := next(iter(stream.once()))).inputs, batch.targets
+        if not isinstance(x, Tensor) or x[0].numel() != flow.size:
+            raise PosterityError(f"task {index}: the flow takes {flow.size} numbers, got {InputSpec.of(x).shapes}")
+        if y.ndim != 1 or y.is_floating_point():
+            raise PosterityError(f"task {index}: HCL needs integer classes [N], got {y.dtype} {tuple(y.shape)}")
