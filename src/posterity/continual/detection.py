@@ -4,8 +4,9 @@ Every batch has, under every task t that is known, the statistics (means over th
 
     S_t = ( log p(x | t),  log p_Z(f(x) | t),  log |det ∂f/∂x| ).
 
-The latest values of a task give a mean m_t and a standard deviation s_t. A batch is typical of t if |S_t − m_t| ≤
-``threshold``·s_t for all three. Both sides count: data can also be too likely, as the flat pictures of one set are
+The latest values of a task give what to expect next, m_t, and a standard deviation s_t: a line is laid through them,
+since a model that is being trained gets better. A batch is typical of t if |S_t − m_t| ≤ ``threshold``·s_t for all
+three. Both sides count: data can also be too likely, as the flat pictures of one set are
 under a model of another (Nalisnick et al. 2019, 1906.02994). A stream is taken to stay with its task while batches are
 typical of it; when they are not, it has turned to the known task that they are closest to, if they are typical of one,
 and otherwise to a new one (Kirichenko et al. 2021, 2106.12772). Labels are not looked at.
@@ -43,8 +44,8 @@ class Typicality:
 
     def __post_init__(self) -> None:
         check_positive(threshold=self.threshold, confirm=self.confirm)
-        if not 2 <= self.warm_up <= self.window:
-            raise PosterityError(f"2 ≤ warm_up ≤ window must hold, got {self.warm_up} and {self.window}")
+        if not 3 <= self.warm_up <= self.window:
+            raise PosterityError(f"3 ≤ warm_up ≤ window must hold, got {self.warm_up} and {self.window}")
 
 
 class Detector:
@@ -86,11 +87,9 @@ class Detector:
     def distances(self, statistics: Tensor, size: int) -> list[float]:
         """For each known task, the largest of |S_t − m_t|/s_t."""
         wider = math.sqrt(max(1.0, self.batch_size / size))
-        found = []
-        for own, window in zip(statistics.cpu().double(), self.windows, strict=True):
-            std, mean = torch.std_mean(window, 0) if len(window) > 1 else (torch.zeros(3), window.sum(0))
-            found.append(float(((own - mean).abs() / (wider * std).clamp_min(1e-12)).max()))
-        return found
+        expected, std = zip(*(_next(window) for window in self.windows), strict=True)
+        deviations = (statistics.cpu().double() - torch.stack(expected)).abs() / (wider * torch.stack(std))
+        return deviations.amax(1).tolist()
 
     def observe(self, task: int, statistics: Tensor, size: int) -> None:
         """Remember a batch of this task, S_t [3]; the stream is at this task now."""
@@ -110,3 +109,12 @@ class Detector:
         """Follow the stream from where ``state`` was taken."""
         for name, value in state.items():
             setattr(self, name, value)
+
+
+def _next(window: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the line through the rows of a window points next, and the standard deviation around it."""
+    count = len(window)
+    times = (torch.arange(count, dtype=window.dtype) - (count - 1) / 2).unsqueeze(1)
+    mean, slope = window.mean(0), (times * window).sum(0) / times.square().sum()
+    rest = window - mean - slope * times
+    return mean + slope * (count + 1) / 2, (rest.square().sum(0) / (count - 2)).sqrt().clamp_min(1e-12)

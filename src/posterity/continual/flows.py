@@ -18,11 +18,12 @@ inverses stay accurate in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from posterity.random import global_seed
 from posterity.types import PosterityError, check_positive
 
 __all__ = ["Coupling", "Flow", "feature_flow", "pixel_flow"]
@@ -126,17 +127,21 @@ class Flow(nn.Module):
 
 
 def feature_flow(features: int, couplings: int = 8, hidden: int = 256, seed: int = 0) -> Flow:
-    """A flow on vectors: random halves, each kept and then changed, with two hidden layers a coupling."""
+    """A flow on vectors, or on images as vectors: a random half is kept and then changed, again and again.
+
+    Args:
+        features: How many numbers an input has.
+        couplings: How often a half is changed.
+        hidden: Width of the two hidden layers of each coupling's network.
+        seed: Halves and weights.
+    """
     check_positive(couplings=couplings, hidden=hidden)
     if features < 2:
         raise PosterityError(f"a coupling needs at least two features, got {features}")
-    generator = torch.Generator().manual_seed(seed)
     steps: list[nn.Module] = [Scaling((features,))]
-    for index in range(couplings):
-        if index % 2 == 0:
-            mask = (torch.randperm(features, generator=generator) % 2).to(torch.get_default_dtype())
-        steps.append(Coupling(mask if index % 2 == 0 else 1 - mask, _dense(features, hidden)))
-        steps.append(Scaling((features,)))
+    with global_seed(seed, torch.device("cpu")):
+        for mask in _alternating(couplings, lambda: _half(features)):
+            steps += [Coupling(mask, _dense(features, hidden)), Scaling((features,))]
     return Flow((features,), steps)
 
 
@@ -148,26 +153,36 @@ def pixel_flow(shape: Sequence[int], couplings: int = 4, hidden: int = 64, level
         couplings: Couplings at each of the ``levels + 1`` resolutions.
         hidden: Channels of the couplings' networks.
         levels: How often 2×2 pixels become channels.
-        seed: Which halves.
+        seed: Halves and weights.
     """
     check_positive(couplings=couplings, hidden=hidden)
     channels, height, width = shape
     if height % 2**levels or width % 2**levels:
         raise PosterityError(f"images of {height}×{width} pixels cannot be halved {levels} times")
-    generator = torch.Generator().manual_seed(seed)
     board = ((torch.arange(height)[:, None] + torch.arange(width)) % 2).to(torch.get_default_dtype())
     steps: list[nn.Module] = []
-    for level in range(levels + 1):
-        if level:
-            steps.append(Squeeze())
-            channels, height, width = 4 * channels, height // 2, width // 2
-        for index in range(couplings):
-            if index % 2 == 0:
-                halves = (torch.randperm(channels, generator=generator) % 2).to(board)
-                mask = halves.view(-1, 1, 1) if level else board
-            steps.append(Coupling(mask if index % 2 == 0 else 1 - mask, _convolutional(channels, hidden)))
-            steps.append(Scaling((channels, 1, 1), height * width))
+    with global_seed(seed, torch.device("cpu")):
+        for level in range(levels + 1):
+            if level:
+                steps.append(Squeeze())
+                channels, height, width = 4 * channels, height // 2, width // 2
+            for mask in _alternating(couplings, lambda: _half(channels).view(-1, 1, 1) if level else board):  # noqa: B023
+                steps.append(Coupling(mask, _convolutional(channels, hidden)))
+                steps.append(Scaling((channels, 1, 1), height * width))
     return Flow(shape, steps)
+
+
+def _alternating(count: int, half: Callable[[], Tensor]) -> Iterator[Tensor]:
+    """So many masks: each half, and then its other half."""
+    for index in range(count):
+        if index % 2 == 0:
+            mask = half()
+        yield mask if index % 2 == 0 else 1 - mask
+
+
+def _half(count: int) -> Tensor:
+    """1 for a random half of so many, 0 for the others."""
+    return (torch.randperm(count) % 2).to(torch.get_default_dtype())
 
 
 def _dense(features: int, hidden: int) -> nn.Module:
