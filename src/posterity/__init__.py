@@ -1,10 +1,12 @@
 """posterity: Bayesian deep learning for PyTorch. Any network, any posterior, one interface."""
 
 from posterity import compression as compression
+from posterity import continual as continual
 from posterity import curvature as curvature
 from posterity import optim as optim
 from posterity.compression import compress as compress
 from posterity.evaluation import Scores as Scores
+from posterity.evaluation import by_class as by_class
 from posterity.evaluation import connect as connect
 from posterity.evaluation import diagnose as diagnose
 from posterity.evaluation import diversity as diversity
