@@ -2,8 +2,8 @@
 
 The training set keeps 100 times as many examples of the first class as of the last; the test set has all classes
 equally often. Plain training learns the frequencies along with the clothes. Class-balanced sampling shows the few boots
-over and over; logit adjustment tells the likelihood how frequent each class is; and a posterior over networks says of
-which classes it has seen too little.
+over and over; logit adjustment tells the likelihood how frequent each class is; and a posterior over networks, here an
+ensemble, says of which classes it has seen too little: beside it one that saw as many images, all classes alike.
 
 python examples/long_tail.py --figure long-tail.png
 """
@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import argparse
 
+import torch
+
 import posterity as pst
 from posterity import data, models
 
 HEAD, TAIL = slice(0, 3), slice(7, 10)
 
 
-def fits(train, network, epochs: int) -> dict[str, pst.Posterior]:
-    """A posterior for each treatment of the tail."""
+def fits(train, even, network, epochs: int) -> dict[str, pst.Posterior]:
+    """A posterior for each treatment of the tail, and one without a tail."""
     plain, balanced = pst.Training(batch_size=128), pst.Training(batch_size=128, balance=True)
     adjusted = pst.likelihoods.Categorical(frequencies=train[1].bincount())
     ensemble = {"members": 5, "epochs": epochs}
@@ -28,6 +30,7 @@ def fits(train, network, epochs: int) -> dict[str, pst.Posterior]:
         "balanced sampling": pst.fit(network, pst.MAP(), train, epochs=epochs, training=balanced),
         "logit adjustment": pst.fit(network, pst.MAP(), train, likelihood=adjusted, epochs=epochs, training=plain),
         "adjusted ensemble": pst.fit(network, pst.MAP(), train, likelihood=adjusted, training=plain, **ensemble),
+        "no tail, ensemble": pst.fit(network, pst.MAP(), even, training=plain, **ensemble),
     }
 
 
@@ -38,20 +41,19 @@ def draw(found: dict[str, pst.evaluation.ByClass], counts, classes: tuple[str, .
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", width_ratios=(1.5, 1))
-    places, width = range(len(classes)), 0.8 / len(found)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", width_ratios=(1.6, 1))
+    places, width = torch.arange(len(classes)), 0.8 / len(found)
+    colours = dict(zip(found, ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#999999"), strict=True))
     for index, (name, result) in enumerate(found.items()):
-        left.bar([p + (index - 1.5) * width for p in places], result.accuracy, width, label=name)
-    names = [f"{label}\n{count}" for label, count in zip(classes, counts, strict=True)]
-    left.set_xticks(list(places), names, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
-    left.set(ylabel="accuracy on the test images of the class", ylim=(0, 1))
+        left.bar(places + (index - 2) * width, result.accuracy, width, label=name, color=colours[name])
+    for shift, name in ((-0.2, "adjusted ensemble"), (0.2, "no tail, ensemble")):
+        right.bar(places + shift, 1000 * found[name].epistemic, 0.4, color=colours[name])
+    left.set(ylabel="accuracy on the class's test images", ylim=(0, 1))
+    right.set(ylabel="epistemic uncertainty, thousandths of a nat")
+    names = [f"{label} {count}" for label, count in zip(classes, counts, strict=True)]
+    for axis in (left, right):
+        axis.set_xticks(places, names, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
     figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=len(found), frameon=False)
-    doubt = found["adjusted ensemble"]
-    right.scatter(counts, doubt.epistemic, color="C3", zorder=3)
-    for count, value, label in zip(counts, doubt.epistemic, classes, strict=True):
-        right.annotate(label, (count, value), textcoords="offset points", xytext=(5, 3), fontsize=8)
-    right.set(xscale="log", xlabel="training examples of the class", ylabel="epistemic uncertainty, nats")
-    right.margins(x=0.15)
     figure.savefig(path, dpi=100)
 
 
@@ -63,14 +65,19 @@ def main() -> None:
     arguments.add_argument("--figure", help="a file to draw the classes in")
     options = arguments.parse_args()
 
-    images = data.load(options.data).long_tailed(options.imbalance)
+    whole = data.load(options.data)
+    images = whole.long_tailed(options.imbalance)
+    even = whole.subset(
+        torch.randperm(len(whole.train[1]), generator=torch.Generator().manual_seed(0))[: len(images.train[1])]
+    )
     counts = images.train[1].bincount().tolist()
     print("training examples by class:", *counts)
     network = models.mlp(images.train[0][0].numel(), len(counts), hidden=(200, 100))
     found = {}
     print(f"{'':<20}{'accuracy':>10}{'first 3':>10}{'last 3':>10}{'NLL':>8}{'  epistemic, first 3 and last 3':>16}")
-    for name, posterior in fits(images.train, network, options.epochs).items():
-        result = found[name] = pst.by_class(posterior.predict(images.test[0]), images.test[1])
+    for name, posterior in fits(images.train, even.train, network, options.epochs).items():
+        x, y = even.test if name.startswith("no tail") else images.test  # each in the units of its training set
+        result = found[name] = pst.by_class(posterior.predict(x), y)
         share = result.count / result.count.sum()
         head, tail = result.accuracy[HEAD].mean(), result.accuracy[TAIL].mean()
         print(
