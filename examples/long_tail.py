@@ -49,7 +49,7 @@ def draw(found: dict[str, pst.evaluation.ByClass], counts, classes: tuple[str, .
     for shift, name in ((-0.2, "adjusted ensemble"), (0.2, "no tail, ensemble")):
         right.bar(places + shift, 1000 * found[name].epistemic, 0.4, color=colours[name])
     left.set(ylabel="accuracy on the class's test images", ylim=(0, 1))
-    right.set(ylabel="epistemic uncertainty, thousandths of a nat")
+    right.set(ylabel="epistemic uncertainty\nin thousandths of a nat")
     names = [f"{label} {count}" for label, count in zip(classes, counts, strict=True)]
     for axis in (left, right):
         axis.set_xticks(places, names, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
@@ -61,7 +61,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", default="fashion-mnist")
     arguments.add_argument("--imbalance", type=float, default=100.0)
-    arguments.add_argument("--epochs", type=int, default=15)
+    arguments.add_argument("--epochs", type=int, default=10)
     arguments.add_argument("--figure", help="a file to draw the classes in")
     options = arguments.parse_args()
 
@@ -72,7 +72,10 @@ def main() -> None:
     )
     counts = images.train[1].bincount().tolist()
     print("training examples by class:", *counts)
-    network = models.mlp(images.train[0][0].numel(), len(counts), hidden=(200, 100))
+
+    def network() -> torch.nn.Module:
+        return models.mlp(images.train[0][0].numel(), len(counts), hidden=(200, 100))
+
     found = {}
     print(f"{'':<20}{'accuracy':>10}{'first 3':>10}{'last 3':>10}{'NLL':>8}{'  epistemic, first 3 and last 3':>16}")
     for name, posterior in fits(images.train, even.train, network, options.epochs).items():

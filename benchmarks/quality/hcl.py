@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--against", choices=list(AGAINST), default="functional")
     parser.add_argument("--weight", type=float, default=4.0)
-    parser.add_argument("--epochs", type=int, default=5, help="passes over each task")
+    parser.add_argument("--epochs", type=int, default=8, help="passes over each task")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--noise", type=float, default=0.4)

@@ -29,7 +29,7 @@ def whole(axis: plt.Axes, trace: dict, detection: dict) -> None:
     tasks, values = np.array(trace["task"]), np.array(trace["log_likelihood"], dtype=float)
     for task in range(int(tasks.max()) + 1):
         own = np.flatnonzero(tasks == task)
-        axis.plot(own, values[own], ".", markersize=2, color=f"C{task}", label=f"taken for task {task + 1}")
+        axis.plot(own, values[own], ".", markersize=2, color=f"C{task}", label=f"task {task + 1}")
     aside = np.flatnonzero(tasks < 0)
     axis.plot(aside, values[aside], "x", markersize=5, color="black", label="set aside")
     for step in detection["true"]:
@@ -38,24 +38,30 @@ def whole(axis: plt.Axes, trace: dict, detection: dict) -> None:
     axis.set(
         xlabel="batch", ylabel=NAMES["log_likelihood"], ylim=(low - 0.05 * (high - low), high + 0.15 * (high - low))
     )
-    axis.legend(ncols=3, fontsize=8, markerscale=3, loc="lower right")
+    shown = axis.legend(ncols=9, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    for dot in shown.legend_handles:
+        dot.set_markersize(6)
 
 
 def change(axis: plt.Axes, trace: dict, detection: dict, number: int) -> None:
     """The three statistics around one change, in standard deviations of the batches before it."""
     at = detection["true"][number]
-    steps = np.arange(at - AROUND, min(at + AROUND // 4, len(trace["task"])))
-    for index, (name, text) in enumerate(NAMES.items()):
+    turn = next(row["step"] for row in detection["found"] if row["step"] >= at)
+    steps = np.arange(at - AROUND, turn + 1)  # from the next batch on, the current task is the new one
+    for (name, text), colour in zip(NAMES.items(), ("#4c72b0", "#dd8452", "#55a868"), strict=True):
         values = np.array(trace[name], dtype=float)[steps]
         before = values[steps < at]
-        axis.plot(
-            steps - at, (values - before.mean()) / before.std(), ".-", color=f"C{index + 5}", label=text, linewidth=0.8
-        )
+        score = (values - before.mean()) / before.std()
+        axis.plot(steps - at, score, ".-", color=colour, label=text, linewidth=0.8, markersize=4)
     axis.axvline(-0.5, color="grey", linewidth=0.8, linestyle=":")
-    turn = next(row["step"] for row in detection["found"] if row["step"] >= at)
     axis.axvline(turn - at, color="black", linewidth=0.8)
     axis.axhspan(-5, 5, color="grey", alpha=0.15, linewidth=0)
-    axis.set(yscale="symlog", xlabel="batches after the change", title=f"task {number + 1} to {number + 2}")
+    axis.set(
+        yscale="symlog",
+        xlim=(-AROUND, 4),
+        xlabel="batches after the change",
+        title=f"task {number + 1} to {number + 2}",
+    )
 
 
 def main() -> None:

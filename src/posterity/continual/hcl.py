@@ -43,7 +43,10 @@ from posterity.types import Batch, Plan, PosterityError, check_positive
 
 __all__ = ["HCL", "FunctionalRegularisation", "GenerativeReplay", "learn_hcl"]
 
-_NOT_HERE = ("schedule", "steps", "accumulate", "autocast", "compile", "validation", "patience", "augment", "num_data")
+_NOT_HERE = (
+    *("schedule", "steps", "accumulate", "autocast", "compile", "validation", "patience", "augment", "num_data"),
+    *("tensorboard", "checkpoint_every"),
+)
 
 
 class AgainstForgetting(Protocol):
@@ -58,7 +61,7 @@ class AgainstForgetting(Protocol):
 class GenerativeReplay:
     """HCL-GR: examples of other tasks are made up and learned again."""
 
-    weight: float = 1.0
+    weight: float = 4.0
 
     def __post_init__(self) -> None:
         check_positive(weight=self.weight)
@@ -73,7 +76,7 @@ class GenerativeReplay:
 class FunctionalRegularisation:
     """HCL-FR: on made-up examples of other tasks the map stays what it was."""
 
-    weight: float = 1.0
+    weight: float = 4.0
 
     def __post_init__(self) -> None:
         check_positive(weight=self.weight)
@@ -96,7 +99,7 @@ class HCL:
 
     against: AgainstForgetting = FunctionalRegularisation()
     detection: Typicality | None = Typicality()
-    noise: float = 0.2
+    noise: float = 0.4
     mean_std: float = 1.0
 
     def __post_init__(self) -> None:
@@ -189,7 +192,7 @@ class Memory:
 def _train(run: Run, config: HCL, streams: list[Stream], epochs: int, training: Training) -> None:
     """All tasks, from the beginning or from the checkpoint, which is written after each pass over a task."""
     device = run.streams.local.device
-    identity = {"method": repr(config), "steps": run.plan.steps, "batch size": run.plan.batch_size}
+    identity = {"method": repr(config), "steps": run.plan.steps, "seed": run.streams.shared.initial_seed()}
     checkpoint = Checkpoint(Path(training.checkpoint) if training.checkpoint else None, 1, identity, Ranks())
     if training.resume:
         checkpoint.restore(run, device)
