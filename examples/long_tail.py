@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 
+import numpy as np
 import torch
 
 import posterity as pst
@@ -42,12 +43,12 @@ def draw(found: dict[str, pst.evaluation.ByClass], counts, classes: tuple[str, .
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", width_ratios=(1.6, 1))
-    places, width = torch.arange(len(classes)), 0.8 / len(found)
+    places, width = np.arange(len(classes)), 0.8 / len(found)
     colours = dict(zip(found, ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#999999"), strict=True))
     for index, (name, result) in enumerate(found.items()):
-        left.bar(places + (index - 2) * width, result.accuracy, width, label=name, color=colours[name])
+        left.bar(places + (index - 2) * width, result.accuracy.numpy(), width, label=name, color=colours[name])
     for shift, name in ((-0.2, "adjusted ensemble"), (0.2, "no tail, ensemble")):
-        right.bar(places + shift, 1000 * found[name].epistemic, 0.4, color=colours[name])
+        right.bar(places + shift, 1000 * found[name].epistemic.numpy(), 0.4, color=colours[name])
     left.set(ylabel="accuracy on the class's test images", ylim=(0, 1))
     right.set(ylabel="epistemic uncertainty\nin thousandths of a nat")
     names = [f"{label} {count}" for label, count in zip(classes, counts, strict=True)]
