@@ -191,3 +191,14 @@ def test_what_cannot_be_learned_is_refused(stream):
     for sentence, call in bad.items():
         with pytest.raises(pst.PosterityError, match=sentence):
             call()
+
+
+@pytest.mark.slow
+def test_split_digits_with_nobody_saying_where_a_task_ends():
+    digits = pst.data.load("digits")
+    x, y = digits.train
+    split = [(x[y // 2 == task], y[y // 2 == task]) for task in range(5)]
+    training = pst.Training(batch_size=64, progress=False)
+    q = learn_hcl(feature_flow(64), split, HCL(), epochs=20, training=training)
+    assert [task for _, task in turns(q.history)] == [1, 2, 3, 4]
+    assert accuracy(q, [digits.test])[0] > 0.9  # 0.95 in the run that this bound was set after
