@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {
     "first_steps.py": ["--epochs", "2"],
     "own_loop.py": ["--epochs", "2"],
+    "long_tail.py": ["--data", "digits", "--imbalance", "10", "--epochs", "2", "--figure", "tail.png"],
 }
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from posterity import training as training
     from posterity.compression import compress as compress
     from posterity.evaluation import Scores as Scores
+    from posterity.evaluation import by_class as by_class
     from posterity.evaluation import connect as connect
     from posterity.evaluation import diagnose as diagnose
     from posterity.evaluation import diversity as diversity
@@ -99,6 +100,7 @@ _PACKAGES = (
 _HOMES = {
     "compress": "posterity.compression",
     "Scores": "posterity.evaluation",
+    "by_class": "posterity.evaluation",
     "connect": "posterity.evaluation",
     "diagnose": "posterity.evaluation",
     "diversity": "posterity.evaluation",

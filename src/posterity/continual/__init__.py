@@ -1,8 +1,18 @@
-"""Learning that goes on: the posterior of one task as the prior of the next, streams of tasks, and baselines."""
+"""Learning that goes on: the posterior of one task as the prior of the next, streams of tasks, baselines, HCL."""
 
 from posterity.continual.benchmarks import BENCHMARKS as BENCHMARKS
 from posterity.continual.benchmarks import benchmark as benchmark
+from posterity.continual.conditional import ClassConditionalFlow as ClassConditionalFlow
+from posterity.continual.detection import Detector as Detector
+from posterity.continual.detection import Typicality as Typicality
+from posterity.continual.flows import Flow as Flow
+from posterity.continual.flows import feature_flow as feature_flow
+from posterity.continual.flows import pixel_flow as pixel_flow
 from posterity.continual.functional import Functional as Functional
+from posterity.continual.hcl import HCL as HCL
+from posterity.continual.hcl import FunctionalRegularisation as FunctionalRegularisation
+from posterity.continual.hcl import GenerativeReplay as GenerativeReplay
+from posterity.continual.hcl import learn_hcl as learn_hcl
 from posterity.continual.learn import TaskError as TaskError
 from posterity.continual.learn import learn as learn
 from posterity.continual.memory import Memory as Memory

@@ -14,7 +14,9 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from posterity.data.sampling import long_tailed
 from posterity.data.text import Vocabulary
+from posterity.random import generator_for
 from posterity.types import PosterityError
 
 Pair = tuple[Tensor, Tensor]
@@ -157,6 +159,11 @@ class DataSet:
     def subset(self, indices: Tensor) -> DataSet:
         """The same set with only these training examples (a long tail, a task, a smaller budget)."""
         return self._trained_on(indices, None)
+
+    def long_tailed(self, imbalance: float, seed: int = 0) -> DataSet:
+        """The same set with ever fewer training examples a class, the last class 1/``imbalance`` of the first."""
+        _, y = self.training()
+        return self.subset(long_tailed(y, imbalance, generator_for(seed)))
 
     def _trained_on(self, kept: Tensor, held: Tensor | None) -> DataSet:
         """Keep some training examples, hold others out, and standardise everything anew by the kept ones."""

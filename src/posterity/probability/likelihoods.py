@@ -88,28 +88,43 @@ class Categorical(Likelihood):
     """One of C classes; outputs are logits [..., C], targets integers 0 … C−1.
 
     ``temperature`` divides the logits: above 1 it makes every prediction less sure (``posterity.temper`` finds it).
+
+    ``frequencies`` are for training data in which some classes are rare: how often each class occurs there (counts will
+    do, ``targets.bincount()``). Then f stands for log p(x | y), and (Menon et al. 2021, 2007.07314)
+
+        p(y | f) ∝ frequency_y e^{f_y}   of the data: ``log_prob``, ``loss``, ``hessian``, ``sample``
+        p(y | f) ∝ e^{f_y}               of a world where classes are equally frequent: ``probs``, all predictions
     """
 
     classifies: ClassVar[bool] = True
 
     temperature: float = 1.0
+    frequencies: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         check_positive(temperature=self.temperature)
+        frequencies = torch.as_tensor(self.frequencies, dtype=torch.float64)
+        if frequencies.ndim != 1 or not (frequencies > 0).all() or not frequencies.isfinite().all():
+            raise PosterityError(f"frequencies need a positive number for each class, got {self.frequencies}")
+        object.__setattr__(self, "frequencies", tuple(frequencies.tolist()))
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Log softmax at the target, summed over positions."""
-        losses = F.cross_entropy(self._logits(outputs).flatten(0, -2), targets.reshape(-1), reduction="none")
+        losses = F.cross_entropy(self._observed(outputs).flatten(0, -2), targets.reshape(-1), reduction="none")
         return -_per_example(losses.view(targets.shape))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Torch's own cross-entropy, where an example is one class."""
         if targets.ndim > 1:
             return super().loss(outputs, targets)
-        return F.cross_entropy(self._logits(outputs), targets)
+        return F.cross_entropy(self._observed(outputs), targets)
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Integer targets within the number of logits."""
+        if self.frequencies and len(self.frequencies) != outputs.shape[-1]:
+            raise PosterityError(
+                f"there are {len(self.frequencies)} class frequencies, but the network has {outputs.shape[-1]} outputs"
+            )
         if targets.is_floating_point() or targets.dtype == torch.bool:
             raise PosterityError(f"Categorical needs integer class targets, got {targets.dtype}")
         if outputs.ndim < 2 or outputs.shape[:-1] != targets.shape:
@@ -124,12 +139,12 @@ class Categorical(Likelihood):
 
     def sample(self, outputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """A class for each row of logits."""
-        flat = self.probs(outputs).flatten(0, -2)
+        flat = softmax(self._observed(outputs)).flatten(0, -2)
         return torch.multinomial(flat, 1, generator=generator).view(outputs.shape[:-1])
 
     def hessian(self, outputs: Tensor) -> Tensor:
         """(diag p − p pᵀ)/temperature²."""
-        p = self.probs(outputs)
+        p = softmax(self._observed(outputs))
         return (torch.diag_embed(p) - p.unsqueeze(-1) * p.unsqueeze(-2)) / self.temperature**2
 
     def probs(self, outputs: Tensor) -> Tensor:
@@ -138,6 +153,11 @@ class Categorical(Likelihood):
 
     def _logits(self, outputs: Tensor) -> Tensor:
         return outputs if self.temperature == 1 else outputs / self.temperature
+
+    def _observed(self, outputs: Tensor) -> Tensor:
+        """Logits of the data's own class frequencies."""
+        logits = self._logits(outputs)
+        return logits + logits.new_tensor(self.frequencies).log() if self.frequencies else logits
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class Training:
         resume: Continue from ``checkpoint`` if it is there.
         progress: A bar on a terminal, plain lines elsewhere (True); nothing (False); a bar on a terminal only (None).
         tensorboard: A folder for TensorBoard scalars, if it is installed.
+        balance: Show every class equally often, drawing examples of rare classes again and again; N stays what it is.
         augment: ``(inputs, generator) -> inputs``, applied to each batch on its device.
         num_data: N, where it cannot be read off the data; checked against it where it can.
         callbacks: What to do after each epoch.
@@ -73,6 +74,7 @@ class Training:
     resume: bool = False
     progress: bool | None = None
     tensorboard: str | Path | None = None
+    balance: bool = False
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     num_data: int | None = None
     callbacks: tuple[Callback, ...] = ()

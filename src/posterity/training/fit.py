@@ -134,7 +134,8 @@ def _job(
     elif training.validation is not None:
         held = training.validation
     stream = open_stream(data, training, seed, ranks, device)
-    held_stream = None if held is None else open_stream(held, replace(training, num_data=None), seed, Ranks(), device)
+    plain = replace(training, num_data=None, balance=False)
+    held_stream = None if held is None else open_stream(held, plain, seed, Ranks(), device)
     first = next(iter(stream.once()))
     if likelihood is None:
         likelihood = likelihoods.infer(first.targets)
