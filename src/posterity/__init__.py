@@ -4,6 +4,7 @@ from posterity import compression as compression
 from posterity import curvature as curvature
 from posterity import optim as optim
 from posterity.compression import compress as compress
+from posterity.compression.graph import export as export
 from posterity.evaluation import Scores as Scores
 from posterity.evaluation import connect as connect
 from posterity.evaluation import diagnose as diagnose
