@@ -45,23 +45,22 @@ class SubPixel(nn.Module):
 def pictures(name: str, limit: int) -> tuple[Tensor, Tensor]:
     """Training and test pictures in [0, 1]."""
     images = data.load(name)
-    raw = [images.standardiser.invert(x) for x in (images.training()[0][:limit], images.test[0][:2000])]
-    return raw[0].clamp(0, 1), raw[1].clamp(0, 1)
+    train, test = images.training()[0][:limit], images.test[0][:2000]
+    return images.standardiser.invert(train), images.standardiser.invert(test)
 
 
 def shrunk(high: Tensor, factor: int) -> Tensor:
     return F.interpolate(high, scale_factor=1 / factor, mode="bicubic", antialias=True)
 
 
-def predicted(posterior: pst.Posterior, low: Tensor, draws: int) -> tuple[Tensor, Tensor]:
-    """Mean and predictive std of every pixel, in batches."""
+def predicted(posterior: pst.Posterior, low: Tensor, draws: int) -> list[Tensor]:
+    """Mean, predictive std and epistemic std of every pixel, in batches."""
     parts = [posterior.predict(x, draws=draws) for x in low.split(250)]
-    return torch.cat([p.mean for p in parts]), torch.cat([p.std for p in parts])
+    return [torch.cat(part) for part in zip(*((p.mean, p.std, p.epistemic.sqrt()) for p in parts), strict=True)]
 
 
 def quality(guess: Tensor, high: Tensor) -> dict[str, float]:
     """Peak signal-to-noise ratio, the mean over pictures, and structural similarity."""
-    guess = guess.clamp(0, 1)
     errors = (guess - high).square().flatten(1).mean(1)
     return {"PSNR": -10 * errors.log10().mean().item(), "SSIM": float(ssim(guess, high, data_range=1.0))}
 
@@ -93,8 +92,7 @@ def draw(columns: dict[str, Tensor], path: Path) -> None:
 def run(train: Tensor, test: Tensor, factor: int, options: argparse.Namespace) -> dict:
     """Three guesses at one factor: figures and a picture."""
     pair, low = (shrunk(train, factor), train), shrunk(test, factor)
-    training = pst.Training(batch_size=options.batch, lr=1e-3)
-    channels = train.shape[1]
+    channels, training = train.shape[1], pst.Training(batch_size=options.batch, lr=1e-3)
     plain = pst.fit(
         SubPixel(channels, factor, 1, options.width),
         pst.MAP(prior=pst.priors.Normal(1.0)),
@@ -113,12 +111,13 @@ def run(train: Tensor, test: Tensor, factor: int, options: argparse.Namespace) -
     )
     guesses = {"bicubic": F.interpolate(low, scale_factor=factor, mode="bicubic")}
     guesses["deterministic"] = predicted(plain, low, 1)[0]
-    guesses["Bayesian"], std = predicted(posterior, low, options.draws)
+    guesses["Bayesian"], std, epistemic = predicted(posterior, low, options.draws)
     error = (guesses["Bayesian"] - test).abs()
     wide = F.interpolate(low, scale_factor=factor, mode="nearest")
     draw({"input": wide, **guesses, "truth": test, "|error|": error, "std": std}, options.out / f"x{factor}.png")
-    figures = {name: quality(guess, test) for name, guess in guesses.items()}
+    figures = {name: quality(guess.clamp(0, 1), test) for name, guess in guesses.items()}
     figures["Bayesian"]["rank correlation of |error| and std"] = rank_correlation(error, std)
+    figures["Bayesian"]["… and epistemic std"] = rank_correlation(error, epistemic)
     figures["Bayesian"]["truth within two std"] = (error < 2 * std).float().mean().item()
     return figures
 
@@ -130,16 +129,17 @@ def main() -> None:
     arguments.add_argument("--examples", type=int, default=50_000)
     arguments.add_argument("--epochs", type=int, default=40)
     arguments.add_argument("--batch", type=int, default=128)
+    arguments.add_argument("--factors", type=int, nargs="+", default=[2, 4])
     arguments.add_argument("--width", type=int, default=64)
     arguments.add_argument("--draws", type=int, default=32)
     arguments.add_argument("--tiny", action="store_true", help="embedded digits, ×2, a few seconds")
     options = arguments.parse_args()
     if options.tiny:
-        options.data, options.epochs, options.width, options.draws = "digits", 2, 8, 4
+        options.data, options.factors, options.epochs, options.width, options.draws = "digits", [2], 2, 8, 4
     options.out.mkdir(parents=True, exist_ok=True)
     train, test = pictures(options.data, options.examples)
     figures = {}
-    for factor in (2,) if options.tiny else (2, 4):
+    for factor in options.factors:
         figures[f"x{factor}"] = run(train, test, factor, options)
         (options.out / "figures.json").write_text(json.dumps(figures, indent=2))
         for name, row in figures[f"x{factor}"].items():

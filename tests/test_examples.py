@@ -13,9 +13,11 @@ import posterity as pst
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {
     "first_steps.py": ["--epochs", "2"],
+    "gan.py": ["--tiny"],
     "own_loop.py": ["--epochs", "2"],
     "production.py": ["--tiny"],
     "super_resolution.py": ["--tiny"],
+    "text.py": ["--tiny"],
     "vae.py": ["--tiny"],
 }
 
