@@ -74,13 +74,14 @@ def rank_correlation(a: Tensor, b: Tensor) -> float:
 def draw(columns: dict[str, Tensor], path: Path) -> None:
     """One picture a row: what there was, three guesses, the last one's error and its std."""
     shown = columns["truth"].flatten(1).std(1).argsort(descending=True)[5:45:8]  # pictures with something in them
+    top = columns["|error|"][shown].quantile(0.95).item()  # one scale for errors and stds
     figure = Figure(figsize=(1.35 * len(columns), 1.38 * len(shown) + 0.2), layout="constrained")
     grid = figure.subplots(len(shown), len(columns))
     for axes, index in zip(grid, shown.tolist(), strict=True):
         for axis, (name, column) in zip(axes, columns.items(), strict=True):
             picture = column[index].clamp(0, 1).permute(1, 2, 0).numpy()
             if name in ("|error|", "std"):
-                axis.imshow(picture.mean(-1), cmap="magma", vmin=0, vmax=0.15)
+                axis.imshow(picture.mean(-1), cmap="magma", vmin=0, vmax=top)
             else:
                 axis.imshow(picture, cmap="gray", vmin=0, vmax=1)
             axis.set_axis_off()
@@ -91,23 +92,21 @@ def draw(columns: dict[str, Tensor], path: Path) -> None:
 
 def run(train: Tensor, test: Tensor, factor: int, options: argparse.Namespace) -> dict:
     """Three guesses at one factor: figures and a picture."""
-    pair, low = (shrunk(train, factor), train), shrunk(test, factor)
-    channels, training = train.shape[1], pst.Training(batch_size=options.batch, lr=1e-3)
+    pair, low, channels = (shrunk(train, factor), train), shrunk(test, factor), train.shape[1]
+    how = {"epochs": options.epochs, "training": pst.Training(batch_size=options.batch, lr=1e-3)}
     plain = pst.fit(
         SubPixel(channels, factor, 1, options.width),
         pst.MAP(prior=pst.priors.Normal(1.0)),
         pair,
         likelihood=pst.likelihoods.Gaussian(0.05),
-        epochs=options.epochs,
-        training=training,
+        **how,
     )
     posterior = pst.fit(
         SubPixel(channels, factor, 2, options.width),
         pst.MeanField(prior=pst.priors.Normal(0.2), init_std=0.005),
         pair,
         likelihood=pst.likelihoods.HeteroscedasticGaussian(),
-        epochs=options.epochs,
-        training=training,
+        **how,
     )
     guesses = {"bicubic": F.interpolate(low, scale_factor=factor, mode="bicubic")}
     guesses["deterministic"] = predicted(plain, low, 1)[0]
