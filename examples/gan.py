@@ -90,10 +90,10 @@ def examined(made: pst.Posterior, classifier: pst.Posterior) -> tuple[Tensor, di
     """100 samples of each of 20 generators: what a classifier sees in them, and how much generators differ."""
     samples = torch.cat([network(torch.randn(100, LATENTS, device=DEVICE)) for network in made.draws(20)])
     p = classifier.predict(samples, draws=1)
-    counts = torch.bincount(p.label.cpu(), minlength=10).tolist()
+    counts = torch.bincount(p.label[p.confidence > 0.9].cpu(), minlength=10).tolist()  # those that it is sure of
     latent = torch.randn(100, LATENTS, device=DEVICE)
     spread = torch.stack([network(latent) for network in made.draws(20)]).std(0).mean().item()
-    figures = {"classes that appear": sum(n > 0 for n in counts), "of 2,000 samples": counts}
+    figures = {"classes that appear": sum(n > 0 for n in counts), "of 2,000 samples, recognised": counts}
     return samples, figures | {"confidence": p.confidence.mean().item(), "pixel std over generators": spread}
 
 
