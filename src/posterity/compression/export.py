@@ -54,9 +54,7 @@ def write_onnx(
     args, kwargs = calling.arguments(example)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         part = Path(folder) / "network.onnx"
-        program: Any = torch.onnx.export(
-            network, args, kwargs=kwargs, dynamo=True, dynamic_shapes=_free_batch(args, kwargs), verbose=False
-        )
+        program = _program(network, args, kwargs)
         if outputs is not None:
             _name_outputs(program.model.graph, outputs)
         program.save(str(part), external_data=False)
@@ -103,6 +101,16 @@ def _free_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     positional = tuple({0: batch} if isinstance(value, Tensor) else None for value in args)
     named = {name: {0: batch} if isinstance(value, Tensor) else None for name, value in kwargs.items()}
     return named if kwargs else positional
+
+
+def _program(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What torch's exporter makes of a network, or one sentence instead of its pages."""
+    free = _free_batch(args, kwargs)
+    try:
+        return torch.onnx.export(network, args, kwargs=kwargs, dynamo=True, dynamic_shapes=free, verbose=False)
+    except torch.onnx.OnnxExporterError as error:
+        cause = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise PosterityError(f"torch cannot write {type(network).__name__} as ONNX: {cause}") from error
 
 
 def _name_outputs(graph: Any, names: tuple[str, ...]) -> None:
