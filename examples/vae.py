@@ -51,8 +51,7 @@ def train(x: Tensor, latent: int, options: argparse.Namespace, bayesian: bool) -
     plain = models.mlp(latent, pixels, hidden=(options.width, options.width)).to(DEVICE)
     decoder = pst.variational(plain, prior=pst.priors.Normal(0.3), init_std=0.02) if bayesian else plain  # the line
     optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-3)
-    steps = options.epochs * (len(x) // BATCH)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps := options.epochs * len(x) // BATCH)
     for _ in range(steps):
         batch = x[torch.randint(len(x), (BATCH,), device=DEVICE)]
         loss = -bound(encoder, decoder, batch).mean() + (pst.kl(decoder) / len(x) if bayesian else 0)
@@ -76,11 +75,12 @@ def judged(encoder: nn.Module, posterior: pst.Posterior, test: Tensor, foreign: 
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def of_few(x: Tensor) -> dict[str, Tensor]:
-        p = posterior.predict(encode(encoder, x)[0], draws=32)
-        bounds = torch.stack([bound(encoder, draw, x) for draw in posterior.draws(8)])
-        found = {"-ELBO": -bounds.mean(0), "aleatoric": p.aleatoric.sum(1)}
-        if p.draws > 1:  # over draws, of the probability that a pixel is white
-            found["variance over draws"] = p.variance[..., 1].sum(1)
+        z, _ = encode(encoder, x)
+        found = {"-ELBO": -torch.stack([bound(encoder, draw, x) for draw in posterior.draws(8)]).mean(0)}
+        if posterior.distinct != 1:  # draws disagree about the pixels at z; about this picture, given z
+            found["variance of pixels"] = posterior.predict(z, draws=32).variance[..., 1].sum(1)
+            about = [PIXELS.log_prob(draw(z), x) for draw in posterior.draws(32)]
+            found["variance of log p(x | z)"] = torch.stack(about).var(0)
         return found
 
     own = scores(test)
