@@ -50,7 +50,8 @@ class MeanField(Method):
 
     Attributes:
         prior: p(w).
-        estimator: ``"local"``, ``"reparameterised"``, ``"flipout"``; ``"auto"`` is local where a layer can.
+        estimator: ``"local"``, ``"reparameterised"``, ``"flipout"``; ``"auto"`` is local for Linear and
+            flipout for convolutions, whose draws then have the noise they were trained with.
         family: ``"diagonal"``; ``"full"``, ``"low-rank"`` or ``"radial"`` with drawn weights.
         init_std: The std that weights start with, or ``Moped(...)`` to start from a trained network.
         mc_samples: Draws averaged at every step.

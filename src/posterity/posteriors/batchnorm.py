@@ -91,11 +91,11 @@ def with_bank(posterior: P, batches: Iterable[Batch], draws: int = 32) -> P:
 
 
 def _ready(module: nn.Module, params: Params) -> nn.Module:
-    """A copy with these weights (not copied), its BatchNorm layers, and they alone, in train mode."""
+    """A copy with these weights, its BatchNorm layers, and they alone, in train mode."""
     device = next(module.parameters()).device
     # deepcopy takes what its memo already holds, so the copy is made around the given weights.
     weights = {
-        id(p): nn.Parameter(params.get(name, p).to(device), requires_grad=False)
+        id(p): nn.Parameter(_laid_out(params.get(name, p).to(device)), requires_grad=False)
         for name, p in module.named_parameters()
     }
     network = copy.deepcopy(module, weights).eval()
@@ -105,6 +105,11 @@ def _ready(module: nn.Module, params: Params) -> nn.Module:
         layer.momentum = 1.0  # the running statistics are those of the latest batch
         layer.num_batches_tracked = None  # counted by the caller
     return network
+
+
+def _laid_out(weight: Tensor) -> Tensor:
+    """On a GPU a 2D kernel with its channels last, and all activations follow: no transposing around convolutions."""
+    return weight.contiguous(memory_format=torch.channels_last) if weight.is_cuda and weight.ndim == 4 else weight
 
 
 def _statistics(network: nn.Module) -> Params:

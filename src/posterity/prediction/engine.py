@@ -167,12 +167,12 @@ class Passes:
         self.device = next(self.module.parameters()).device
         self.chunk = compute.chunk or (8 if self.device.type == "cpu" else 32)
         self.one_pass: Callable[[Weights, Inputs], Tensor] = self._one
-        self.stacked_pass = vmap(self._one, in_dims=(0, None), randomness="error")
+        self.stacked_pass: Callable[[Weights, Inputs], Tensor] = vmap(self._one, in_dims=(0, None), randomness="error")
         if compute.compile:
             # On a GPU as CUDA graphs: a small network's pass is shorter than the launching of its kernels.
             mode = "reduce-overhead" if self.device.type == "cuda" else "default"
-            self.one_pass = torch.compile(self._one, mode=mode)
-            self.stacked_pass = torch.compile(self.stacked_pass, mode=mode)
+            self.one_pass = _own_output(torch.compile(self._one, mode=mode))
+            self.stacked_pass = _own_output(torch.compile(self.stacked_pass, mode=mode))
         self.budget: int | None = None  # inputs whose activations fit the memory, once it is known
         self.ways: dict[int, Way] = {}
         self.kept: dict[int, list[Weights]] = {}
@@ -264,6 +264,11 @@ class Passes:
             memory = self.compute.memory or _free_memory(self.device)
             self.budget = memory // activation_bytes(self.module, inputs)
         return Way(batched_pass, max(1, self.budget // (self.chunk if batched_pass else 1)))
+
+
+def _own_output(compiled: Callable[[Weights, Inputs], Tensor]) -> Callable[[Weights, Inputs], Tensor]:
+    """The pass with an output that outlives the next call: a CUDA graph writes to the same memory every time."""
+    return lambda weights, inputs: compiled(weights, inputs).clone()
 
 
 def _free_memory(device: torch.device) -> int:

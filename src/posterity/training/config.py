@@ -39,6 +39,7 @@ class Training:
         steps: Optimizer steps, instead of ``epochs``.
         clip: Largest norm of the gradient.
         accumulate: Micro-batches that a batch is cut into.
+        ranks_per_draw: How many ranks share one draw of the weights (VOGN, IVON, Noisy K-FAC) and divide its examples.
         autocast: Forward passes in bfloat16.
         compile: Compile the network.
         device: Where to train; None takes a GPU if there is one.
@@ -61,6 +62,7 @@ class Training:
     steps: int | None = None
     clip: float | None = None
     accumulate: int = 1
+    ranks_per_draw: int = 1
     autocast: bool = False
     compile: bool = False
     device: str | None = None
@@ -76,7 +78,7 @@ class Training:
     callbacks: tuple[Callback, ...] = ()
 
     def __post_init__(self) -> None:
-        check_positive(batch_size=self.batch_size, accumulate=self.accumulate)
+        check_positive(batch_size=self.batch_size, accumulate=self.accumulate, ranks_per_draw=self.ranks_per_draw)
         for name in ("lr", "clip", "steps", "patience", "num_data"):
             if getattr(self, name) is not None:
                 check_positive(**{name: getattr(self, name)})

@@ -92,7 +92,7 @@ def start(module: nn.Module, job: Job) -> Run:
     """A run at its first step."""
     network = job.method.prepare(module).to(job.device)
     job.ranks.broadcast_([*network.parameters(), *network.buffers()])
-    streams = RandomStreams.from_seed(job.seed, job.ranks.rank, job.device)
+    streams = RandomStreams.from_seed(job.seed, job.ranks.rank // job.training.ranks_per_draw, job.device)
     optimizer = job.method.optimizer(network, job.plan, streams)
     run = Run(network, optimizer, job.method.collector(network, job.plan), job.plan, streams)
     noise = job.likelihood.trainable()

@@ -66,15 +66,16 @@ class Resident:
     def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
         """Slices of the shuffled data."""
         for chosen in self.order(index).split(self.batch_size)[: self.steps_per_epoch]:
-            own = chosen[self.ranks.rank :: self.ranks.world]
-            inputs = map_inputs(self.inputs, lambda t, own=own: t.index_select(0, own))  # type: ignore[misc]
-            yield Batch(inputs, self.targets.index_select(0, own)), len(chosen)
+            own = chosen[self.ranks.rank :: self.ranks.world] if self.ranks.world > 1 else chosen
+            yield self._rows(own), len(chosen)
 
     def once(self) -> Iterator[Batch]:
         """Every example once, in a fixed shuffle: data are often sorted, and some look at the first batches only."""
         for own in self.order(-1).split(self.batch_size):
-            inputs = map_inputs(self.inputs, lambda t, own=own: t.index_select(0, own))  # type: ignore[misc]
-            yield Batch(inputs, self.targets.index_select(0, own))
+            yield self._rows(own)
+
+    def _rows(self, own: Tensor) -> Batch:
+        return Batch(map_inputs(self.inputs, lambda t: t.index_select(0, own)), self.targets.index_select(0, own))
 
 
 class FromLoader:
