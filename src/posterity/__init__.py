@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from posterity import report as report
     from posterity import training as training
     from posterity.compression import compress as compress
+    from posterity.compression.graph import export as export
     from posterity.evaluation import Scores as Scores
     from posterity.evaluation import by_class as by_class
     from posterity.evaluation import connect as connect
@@ -99,6 +100,7 @@ _PACKAGES = (
 )
 _HOMES = {
     "compress": "posterity.compression",
+    "export": "posterity.compression.graph",
     "Scores": "posterity.evaluation",
     "by_class": "posterity.evaluation",
     "connect": "posterity.evaluation",
