@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import posterity
 
 LOOK = """
@@ -50,9 +52,16 @@ def test_importing_pulls_in_torch_numpy_and_safetensors_alone_and_changes_nothin
 
 def test_what_type_checkers_see_is_what_python_finds():
     block = next(node for node in ast.parse(Path(posterity.__file__).read_text()).body if isinstance(node, ast.If))
-    seen = {alias.name: node.module for node in block.body for alias in node.names}
-    assert {name for name, home in seen.items() if home == "posterity"} == set(posterity._PACKAGES)
-    assert {name: home for name, home in seen.items() if home != "posterity"} == posterity._HOMES
+    seen = {alias.name: f"{node.module}.{alias.name}" for node in block.body for alias in node.names}
+    found = posterity._MODULES | {name: f"{home}.{name}" for name, home in posterity._HOMES.items()}
+    assert seen == found
+
+
+@pytest.mark.parametrize("name", ["likelihoods", "priors", "continual", "fit"])
+def test_a_name_is_found_by_a_process_that_has_asked_for_no_other(name):
+    code = f"import posterity; print(posterity.{name}.__name__)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip().endswith(name)
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -62,7 +62,9 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         noise=options.noise,
         mean_std=options.mean_std,
     )
-    training = pst.Training(batch_size=options.batch_size, lr=options.lr, device=options.device, progress=True)
+    training = pst.Training(
+        batch_size=options.batch_size, lr=options.lr, clip=options.clip, device=options.device, progress=False
+    )
     begun = time.perf_counter()
     posterior = continual.learn_hcl(flow, tasks, config, epochs=options.epochs, seed=options.seed, training=training)
     seconds = time.perf_counter() - begun
@@ -103,6 +105,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8, help="passes over each task")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--clip", type=float, help="largest norm of the gradient")
     parser.add_argument("--noise", type=float, default=0.4)
     parser.add_argument("--mean-std", type=float, default=1.0)
     parser.add_argument("--couplings", type=int, default=8)

@@ -82,22 +82,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PACKAGES = (
-    "compression",
-    "continual",
-    "curvature",
-    "data",
-    "evaluation",
-    "layers",
-    "methods",
-    "models",
-    "optim",
-    "posteriors",
-    "prediction",
-    "probability",
-    "report",
-    "training",
-)
+_MODULES = {
+    "likelihoods": "posterity.probability.likelihoods",
+    "priors": "posterity.probability.priors",
+}
 _HOMES = {
     "compress": "posterity.compression",
     "export": "posterity.compression.graph",
@@ -150,8 +138,6 @@ _HOMES = {
     "Compute": "posterity.prediction",
     "Prediction": "posterity.prediction",
     "predict": "posterity.prediction",
-    "likelihoods": "posterity.probability",
-    "priors": "posterity.probability",
     "Training": "posterity.training.config",
     "fit": "posterity.training.fit",
     "PosterityError": "posterity.types",
@@ -160,8 +146,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
-        return import_module(f"posterity.{name}")
+    if name in _MODULES:
+        return import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'posterity' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -170,4 +156,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({"__version__", *_PACKAGES, *_HOMES})
+    return sorted({"__version__", *_MODULES, *_HOMES})
