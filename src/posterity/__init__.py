@@ -83,8 +83,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "compression": "posterity.compression",
+    "continual": "posterity.continual",
+    "curvature": "posterity.curvature",
+    "data": "posterity.data",
+    "evaluation": "posterity.evaluation",
+    "layers": "posterity.layers",
     "likelihoods": "posterity.probability.likelihoods",
+    "methods": "posterity.methods",
+    "models": "posterity.models",
+    "optim": "posterity.optim",
+    "posteriors": "posterity.posteriors",
+    "prediction": "posterity.prediction",
     "priors": "posterity.probability.priors",
+    "probability": "posterity.probability",
+    "report": "posterity.report",
+    "training": "posterity.training",
 }
 _HOMES = {
     "compress": "posterity.compression",
