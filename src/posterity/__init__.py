@@ -11,6 +11,8 @@ from posterity.evaluation import diversity as diversity
 from posterity.evaluation import evaluate as evaluate
 from posterity.evaluation import landscape as landscape
 from posterity.layers import Moped as Moped
+from posterity.layers import adapters as adapters
+from posterity.layers import adapters_off as adapters_off
 from posterity.layers import elbo as elbo
 from posterity.layers import kl as kl
 from posterity.layers import plain_moments as plain_moments

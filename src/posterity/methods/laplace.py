@@ -50,7 +50,7 @@ _RANGE = 16.0  # |log δ| is sought up to here
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Laplace(Method):
-    """A Gaussian about the MAP weights.
+    """A Gaussian about the MAP weights; parameters that need no gradient stay fixed.
 
     Attributes:
         prior: A Normal. Training uses it as it is; with ``tune_prior`` the posterior has a precision of its own.
@@ -97,7 +97,7 @@ class Laplace(Method):
     def _about(
         self, module: nn.Module, likelihood: Likelihood, batches: Iterable[Batch], generator: torch.Generator
     ) -> WeightPosterior:
-        network = plain_copy(module).requires_grad_(True)
+        network = _trainable_copy(module)
         structure = STRUCTURES[self.structure](network)
         columns = {
             "ggn": ggn.gauss_newton,
@@ -131,6 +131,15 @@ class Laplace(Method):
             std = prior.std  # type: ignore[attr-defined]
             delta = std.to(distance) ** -2 if isinstance(std, Tensor) else float(std) ** -2
         return delta, rest(delta)
+
+
+def _trainable_copy(module: nn.Module) -> nn.Module:
+    """A copy in eval mode whose gradients are those of what was trained; all, if nothing is (a posterior's network)."""
+    network = plain_copy(module)
+    trained = [p.requires_grad for p in module.parameters()]
+    for p, needed in zip(network.parameters(), trained, strict=True):
+        p.requires_grad_(needed or not any(trained))
+    return network
 
 
 def _small(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
