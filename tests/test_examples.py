@@ -18,6 +18,8 @@ TINY = {
     "regression.py": ["--tiny"],
     "uci.py": ["--sets", "heteroscedastic", "--epochs", "3"],
     "adapters.py": ["--tiny", "--repeats", "1"],
+    "active_learning.py": ["--tiny", "--method", "swag"],
+    "in_lightning.py": ["--epochs", "2"],
 }
 
 
@@ -29,6 +31,8 @@ def test_every_example_is_run():
 def test_the_example_runs(name, monkeypatch, tmp_path, capsys):
     if name == "own_loop.py" and not hasattr(pst.optim.IVON, "posterior"):
         pytest.skip("IVON gives no posterior yet")
+    if name == "in_lightning.py":
+        pytest.importorskip("lightning.pytorch")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *TINY[name]])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
