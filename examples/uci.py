@@ -11,6 +11,8 @@ import math
 import sys
 from pathlib import Path
 
+import torch
+
 import posterity as pst
 from posterity import data, models
 
@@ -40,6 +42,7 @@ def main() -> None:
         table = data.load(name) if name in data.names() else data.load(f"uci-{name}", split=0)
         (inputs, targets), unit = table.test, float(table.target_standardiser.std)
         for title, (method, members, training) in METHODS.items():
+            torch.manual_seed(0)
             network = models.mlp(table.shape[0], 1, hidden=(50,))
             q = pst.fit(network, method, table.train, epochs=options.epochs, members=members, training=training)
             scores = pst.evaluate(q, (inputs, targets), draws=128, resamples=0)

@@ -17,7 +17,7 @@ TINY = {
     "own_loop.py": ["--epochs", "2"],
     "regression.py": ["--tiny"],
     "uci.py": ["--sets", "heteroscedastic", "--epochs", "3"],
-    "adapters.py": ["--tiny", "--repeats", "1"],
+    "adapters.py": ["--tiny"],
     "active_learning.py": ["--tiny", "--method", "swag"],
     "in_lightning.py": ["--epochs", "2"],
 }
