@@ -11,6 +11,7 @@ import pytest
 
 import posterity as pst
 
+pytestmark = pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")  # such short runs alarm the doctor
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {
     "first_steps.py": ["--epochs", "2"],
