@@ -20,6 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 SHORT = {  # what is tested is that a command works
     "fit": ["--set", "training.steps=60"],
+    "continual": ["--tasks", "2", "--epochs", "1"],
     "compare": ["--methods", "map,ensemble", "--seeds", "1", "--epochs", "1", "--no-tune", "--no-shift"],
 }
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -36,6 +37,8 @@ def desk(tmp_path, monkeypatch):
     generator = np.random.default_rng(0)
     np.savez(tmp_path / "images.npz", x=generator.random((60, 8, 8), dtype=np.float32), y=np.arange(60) % 10)
     rows = [f"{a:.3f},{b:.3f},{a + b:.3f}" for a, b in generator.random((40, 2))]
+    for day in ("monday", "tuesday"):
+        (tmp_path / f"{day}.csv").write_text("\n".join(["area,age,price", *rows]))
     (tmp_path / "houses.csv").write_text("\n".join(["area,age,price", *rows]))
     (tmp_path / "my_data.py").write_text(
         "import torch\n\n\ndef load():\n    x = torch.randn(20, 3)\n    return (x, x.sum(1)), (x, x.sum(1))\n"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+import posterity
 
 LOOK = """
 import json, logging, sys, warnings
@@ -28,6 +32,8 @@ def world():
 
 before, modules = world(), set(sys.modules)
 import posterity
+for name in dir(posterity):  # names come lazily: ask for all of them
+    getattr(posterity, name)
 new = {name.partition(".")[0] for name in set(sys.modules) - modules}
 print(json.dumps({"before": before, "after": world(), "new": sorted(new - sys.stdlib_module_names),
                   "compiler": "torch._dynamo" in sys.modules}))
@@ -40,3 +46,14 @@ def test_importing_pulls_in_torch_numpy_and_safetensors_alone_and_changes_nothin
     assert set(seen["new"]) <= {"posterity", "torch", "numpy", "safetensors"}
     assert seen["after"] == seen["before"]
     assert not seen["compiler"]  # torch's compiler alone takes over a second to import
+
+
+def test_what_type_checkers_see_is_what_python_finds():
+    block = next(node for node in ast.parse(Path(posterity.__file__).read_text()).body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert {name for name, home in seen.items() if home == "posterity"} == set(posterity._PACKAGES)
+    assert {name: home for name, home in seen.items() if home != "posterity"} == posterity._HOMES
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert not hasattr(posterity, "SWAGG")

@@ -12,6 +12,7 @@ row is the single-pass prediction of the same MeanField posterior.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import statistics
@@ -27,10 +28,17 @@ from posterity.models import lenet5
 
 FIGURES = ("accuracy", "nll", "ece")
 SETS = ("mnist", "fashion-mnist")
+ESTIMATORS = ("local", "flipout", "reparameterised")
+TUNED = ("prior_std", "init_std", "lr", "estimator", "temperature")
 
 
 def mean_field(options: dict) -> pst.MeanField:
-    return pst.MeanField(prior=pst.priors.Normal(options["prior_std"]), init_std=options["init_std"], estimator="local")
+    return pst.MeanField(
+        prior=pst.priors.Normal(options["prior_std"]),
+        init_std=options["init_std"],
+        estimator=options["estimator"],
+        temperature=options["temperature"],
+    )
 
 
 def method(name: str, options: dict) -> pst.Method:
@@ -92,7 +100,7 @@ def run_all(jobs: list[dict], workers: int, out: Path | None) -> list[dict]:
             figures = "; ".join(
                 f"{name}: " + " ".join(f"{f} {v:.4f}" for f, v in row.items()) for name, row in result["rows"].items()
             )
-            chosen = {key: result[key] for key in ("prior_std", "init_std", "lr")}
+            chosen = {key: result[key] for key in TUNED}
             print(f"{result['set']} seed {result['seed']} {chosen} {figures} ({result['seconds']:.0f} s)", flush=True)
             if out:
                 out.write_text(json.dumps({"runs": results}, indent=1))
@@ -131,23 +139,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tune", action="store_true", help="try settings on a validation split of the training set")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--prior-std", type=float, default=0.3)
-    parser.add_argument("--init-std", type=float, default=0.02)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--prior-std", type=float, default=1.0)
+    parser.add_argument("--init-std", type=float, default=0.01)
+    parser.add_argument("--estimator", choices=("auto", *ESTIMATORS), default="auto")
+    parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path)
     options = vars(parser.parse_args())
-    base = {key: options[key] for key in ("epochs", "batch_size", "lr", "prior_std", "init_std", "device")}
+    base = {key: options[key] for key in ("epochs", "batch_size", "device", *TUNED)}
     if options["tune"]:
-        grid = [(p, i, lr) for p in (0.1, 0.3, 1.0) for i in (0.01, 0.03) for lr in (1e-3, 3e-3)]
+        grid = {"prior_std": (0.3, 1.0), "estimator": ESTIMATORS, "temperature": (1.0, 0.3, 0.1)}
         jobs = [
             base
             | {"method": "MeanField", "set": "mnist", "seed": 0, "validate": True}
-            | {"prior_std": p, "init_std": i, "lr": lr}
-            for p, i, lr in grid
+            | dict(zip(grid, point, strict=True))
+            for point in itertools.product(*grid.values())
         ]
     else:
         rows = ("MAP", "MeanField", "HWA moments", "HWA mixture", "HWA low rank")
@@ -162,7 +172,7 @@ def main() -> None:
     show(summary)
     if options["tune"]:
         best = min(results, key=lambda r: r["rows"]["MeanField"]["nll"])
-        print("best:", *(f"--{key.replace('_', '-')} {best[key]}" for key in ("prior_std", "init_std", "lr")))
+        print("best:", *(f"--{key.replace('_', '-')} {best[key]}" for key in TUNED))
     if options["out"]:
         settings = {key: str(value) for key, value in options.items() if key != "out"}
         options["out"].write_text(json.dumps({"settings": settings, "summary": summary, "runs": results}, indent=1))

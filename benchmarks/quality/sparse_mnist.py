@@ -21,6 +21,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -46,7 +47,7 @@ ROWS: dict[str, dict] = {
         "epochs": 150,
         "lr": 1e-3,
         "method": lambda temperature: pst.SparseVD(
-            kl_schedule=RAMP, clip_start=0.4, finetune=20 / 150, temperature=temperature
+            kl_schedule=RAMP, clip_start=0.4, finetune=20 / 150, temperature=1.15 * temperature
         ),
     },
     "lenet-5-caffe": {
@@ -90,28 +91,32 @@ ROWS: dict[str, dict] = {
 def train(method: pst.SparseVD, network: nn.Module, pair: tuple[Tensor, Tensor], row: dict, seed: int) -> nn.Module:
     """The method's run: its schedule and phases, each step a replayed graph on a GPU."""
     x, y = pair
-    device, count = x.device, len(x) // BATCH
-    plan = Plan(len(x), row["epochs"] * count, count, BATCH, OptimizerConfig(), row["lr"])
+    size, augment = row.get("batch", BATCH), row.get("augment", lambda images, _: images)
+    device, count = x.device, len(x) // size
+    plan = Plan(len(x), row["epochs"] * count, count, size, OptimizerConfig(), row["lr"])
     net = method.prepare(network).to(device).train()
     pace, starts = method.schedule(plan), method.collector(net, plan).starts
-    lr, temperature = (torch.zeros((), device=device) for _ in range(2))
+    now = torch.zeros(2, device=device)
+    lr, temperature = now
+    paces = torch.tensor([(row["lr"] * pace.lr(i), pace.temperature(i)) for i in range(plan.steps)], device=device)
     optimizer = torch.optim.Adam(net.parameters(), lr=lr, fused=True, capturable=device.type == "cuda")
-    batch = (x[:BATCH].clone(), y[:BATCH].clone())
+    batch = (x[:size].clone(memory_format=torch.preserve_format), y[:size].clone())
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=False)
-        loss = F.cross_entropy(net(batch[0]), batch[1]) + temperature * pst.kl(net) / len(x)
+        with torch.autocast(device.type, torch.bfloat16, enabled=row.get("autocast", False)):
+            outputs = net(batch[0])
+        loss = F.cross_entropy(outputs.float(), batch[1]) + temperature * pst.kl(net) / len(x)
         loss.backward()
         optimizer.step()
 
     run, done, shuffle = captured(step, device), 0, torch.Generator(device).manual_seed(seed)
     for _ in range(row["epochs"]):
         order = torch.randperm(len(x), device=device, generator=shuffle)
-        for index in order[: count * BATCH].split(BATCH):
-            lr.fill_(row["lr"] * pace.lr(done))
-            temperature.fill_(pace.temperature(done))
-            batch[0].copy_(x[index])
-            batch[1].copy_(y[index])
+        for index in order[: count * size].split(size):
+            now.copy_(paces[done])
+            batch[0].copy_(augment(x.index_select(0, index), shuffle))
+            batch[1].copy_(y.index_select(0, index))
             run()
             done += 1
             if done in starts:
@@ -151,7 +156,10 @@ def one(row: dict, images: data.DataSet, held: tuple[Tensor, Tensor], options: a
         y = y[torch.randperm(len(y), generator=torch.Generator().manual_seed(seed)).to(device)]
     torch.manual_seed(seed)
     begun = time.perf_counter()
-    net = train(row["method"](options.temperature), row["network"](), (x, y), row, seed)
+    method = row["method"](options.temperature)
+    if options.clip_start is not None:
+        method = replace(method, clip_start=options.clip_start)
+    net = train(method, row["network"](), (x, y), row, seed)
     seconds = time.perf_counter() - begun
     stds = net.std()
     left = {name: int((net.mean()[name] != 0).sum()) for name in stds}
@@ -187,10 +195,11 @@ def compressed(net: nn.Module, held: tuple[Tensor, Tensor], example: Tensor) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row", choices=ROWS, default="lenet-300-100")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, help="instead of the row's own number")
     parser.add_argument("--lr", type=float, help="instead of the row's own")
     parser.add_argument("--temperature", type=float, default=1.0, help="weight of the KL")
+    parser.add_argument("--clip-start", type=float, help="instead of the row's own")
     parser.add_argument("--train", type=int, help="only so many training images")
     parser.add_argument("--validate", action="store_true", help="score on 10,000 images held out of the training set")
     parser.add_argument("--no-compress", dest="compress", action="store_false")
@@ -206,16 +215,16 @@ def main() -> None:
         images = images.subset(torch.arange(options.train))
     held = images.validation if options.validate else images.test
     results = []
-    for seed in range(1 if options.validate else options.seeds):
+    for seed in options.seeds[:1] if options.validate else options.seeds:
         results.append(one(row, images, held, options, seed))
         print(json.dumps(results[-1]), flush=True)
+        if options.out:
+            settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
+            options.out.write_text(json.dumps({"settings": settings, "seeds": results}, indent=1))
     for figure in ("error", "ratio"):
         values = [r[figure] for r in results]
         spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
         print(f"{options.row}: {figure} {statistics.mean(values):.2f}{spread}", flush=True)
-    if options.out:
-        settings = {key: str(value) for key, value in vars(options).items() if key != "out"}
-        options.out.write_text(json.dumps({"settings": settings, "seeds": results}, indent=1))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,16 @@ def test_a_file_that_differs_is_not_written(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_network_that_torch_cannot_export_is_one_sentence(tmp_path):
+    class Branching(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(PosterityError, match=r"^torch cannot write Branching as ONNX: [^\n]+$"):
+        to_onnx(Branching(), torch.ones(2, 2), tmp_path / "f.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_extra_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PosterityError, match=r"ONNX export needs onnx, .* pip install 'posterity\[onnx\]'"):

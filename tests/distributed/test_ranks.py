@@ -1,4 +1,4 @@
-"""Two gloo ranks equal one process on the same global batch."""
+"""Two and four gloo ranks equal one process on the same global batch."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ import torch
 
 import posterity as pst
 from tests.contract.cases import METHOD_CASES, data, network
-from tests.distributed.worker import TRAINING, outputs
+from tests.distributed.worker import SAMPLED, TRAINING, outputs
 
 
 def launch(task, folder, world=2):
@@ -34,16 +34,16 @@ def launch(task, folder, world=2):
     assert all(rank.returncode == 0 for rank in ranks), "\n".join(errors)
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)], ids="{} ranks".format)
+def ranks(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    launch("methods", folder)
+    launch("methods", folder, request.param)
     return folder
 
 
 @pytest.mark.parametrize("case", METHOD_CASES, ids=lambda case: case.name)
-def test_two_ranks_equal_one_process(case, two_ranks):
-    together = torch.load(two_ranks / f"{case.name}.pt")  # that the replicas agree is asserted by the ranks
+def test_ranks_equal_one_process(case, ranks):
+    together = torch.load(ranks / f"{case.name}.pt")  # that the replicas agree is asserted by the ranks
     alone = outputs(
         pst.fit(network(), case.method, data(), epochs=4, seed=7, training=pst.Training(**TRAINING | case.training))
     )
@@ -58,6 +58,13 @@ def test_members_are_spread_over_the_ranks(tmp_path):
     alone = pst.fit(network(), pst.MAP(), data(), epochs=2, members=3, seed=7, training=pst.Training(**TRAINING))
     for rank in range(2):
         torch.testing.assert_close(torch.load(tmp_path / f"members{rank}.pt"), outputs(alone), rtol=1e-8, atol=1e-9)
+
+
+def test_ranks_that_share_a_draw_are_one_process(tmp_path):
+    launch("shared_draw", tmp_path)
+    for name, method in SAMPLED.items():
+        alone = pst.fit(network(), method, data(), epochs=2, seed=7, training=pst.Training(**TRAINING))
+        torch.testing.assert_close(torch.load(tmp_path / f"{name}.pt"), outputs(alone), rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from tests.contract.cases import METHOD_CASES, data, network
 
 TRAINING = {"batch_size": 32, "progress": False, "device": "cpu"}
 INPUTS = data(n=20)[0]
+SAMPLED = {"vogn": pst.VOGN(lr=0.1), "ivon": pst.IVON(), "noisy-kfac": pst.NoisyKFAC(lr=0.01)}
 
 
 def outputs(posterior):
@@ -38,8 +39,17 @@ def members(folder: Path) -> None:
     torch.save(outputs(mixture), folder / f"members{dist.get_rank()}.pt")
 
 
+def shared_draw(folder: Path) -> None:
+    """All ranks share each draw, so that together they are one process."""
+    training = pst.Training(**TRAINING, ranks_per_draw=dist.get_world_size())
+    for name, method in SAMPLED.items():
+        own = outputs(pst.fit(network(), method, data(), epochs=2, seed=7, training=training))
+        if dist.get_rank() == 0:
+            torch.save(own, folder / f"{name}.pt")
+
+
 def elastic(folder: Path) -> None:
-    """Rank 1 is killed once in the middle; torchrun starts all again, and the run goes on from its checkpoint."""
+    """Rank 0 is killed once in the middle; torchrun starts all again, and the run goes on from its checkpoint."""
 
     class Kill:
         def on_epoch(self, run, figures):
@@ -58,6 +68,6 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        {f.__name__: f for f in (methods, members, elastic)}[sys.argv[1]](Path(sys.argv[2]))
+        {f.__name__: f for f in (methods, members, shared_draw, elastic)}[sys.argv[1]](Path(sys.argv[2]))
     finally:
         dist.destroy_process_group()

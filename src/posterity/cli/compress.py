@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 from torch import Tensor
 
-from posterity import data
 from posterity.cli.folder import RunFolder
 from posterity.cli.show import console
 from posterity.compression import CompressedNetwork, to_onnx, to_torch_export
@@ -44,7 +43,7 @@ def compress(
     if out.suffix not in _WRITERS:
         raise PosterityError(f"--out must end in {', '.join(_WRITERS)}, got {out.name}")
     folder = RunFolder(run)
-    dataset = data.load(folder.config().data)
+    dataset = folder.dataset()
     test = _batches(dataset, dataset.test)
     # Test examples are counted, never chosen by.
     validation = test if max_drop is None else _batches(dataset, _last_training(dataset))

@@ -1,6 +1,6 @@
 """What a run is made of, as TOML and back.
 
-    [run]        data, model, method, epochs, members, seed, likelihood, augment ("crop-flip")
+    [run]        data, model, method, epochs, members, seed, likelihood, augment ("crop-flip"), prior (a run folder)
     [method]     the method's own hyper-parameters; a prior is a table with its kind, a wrapped method one with its name
     [training]   the fields of posterity.Training
 
@@ -42,6 +42,7 @@ class RunConfig:
     seed: int = 0
     likelihood: str = ""
     augment: str = ""
+    prior: str = ""
     method_options: dict[str, Any] = field(default_factory=dict)
     training_options: dict[str, Any] = field(default_factory=dict)
 

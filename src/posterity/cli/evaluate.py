@@ -26,7 +26,7 @@ def evaluate(
     if out is not None and out.suffix != ".json":
         raise PosterityError(f"scores are written as .json, got {out.suffix or 'no suffix'}")
     folder = RunFolder(run)
-    dataset = data.load(folder.config().data)
+    dataset = folder.dataset()
     others = {name: data.load(name) for name in ood or ()}
     scores = score(folder.posterior(), dataset, ood=others, shift=shift, draws=draws)
     console().print(scores.table())

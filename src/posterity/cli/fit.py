@@ -12,8 +12,9 @@ import typer
 
 from posterity import data, models
 from posterity.cli.config import RunConfig
-from posterity.cli.folder import RunFolder, outputs_for
+from posterity.cli.folder import RunFolder, outputs_for, with_earlier
 from posterity.cli.show import console
+from posterity.continual.online import carry_on, weights_of
 from posterity.posteriors import Posterior
 from posterity.random import global_seed
 from posterity.training.fit import fit as fit_posterior
@@ -33,6 +34,9 @@ def fit(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
     members: Annotated[int | None, typer.Option(help="Independent restarts; 5 of map are a deep ensemble.")] = None,
     seed: Annotated[int | None, typer.Option(help="All randomness of the run.")] = None,
+    prior: Annotated[
+        Path | None, typer.Option(help="A run folder whose posterior is this run's prior: learning goes on.")
+    ] = None,
     config: Config = None,
     changes: Changes = None,
     resume: Annotated[bool, typer.Option(help="Go on from the run folder's checkpoint.")] = False,
@@ -40,10 +44,11 @@ def fit(
     """Fit a posterior over networks and save it in a run folder."""
     folder = RunFolder(out)
     given = {"method": method, "data": data_name, "model": model, "epochs": epochs, "members": members, "seed": seed}
+    given["prior"] = None if prior is None else str(prior)
     settings = RunConfig.read(config or (folder.config_file if resume else None), changes or (), **given)
     if folder.posterior_file.exists() and not resume:
         raise PosterityError(f"{out} already holds a finished run: choose another --out")
-    dataset = data.load(settings.data)
+    settings, dataset = with_earlier(settings, data.load(settings.data))
     settings = replace(settings, model=settings.model or models.default_for(dataset), epochs=settings.epochs or 20)
     posterior = _fit(settings, dataset, folder, resume)
     if posterior is not None:
@@ -55,12 +60,15 @@ def _fit(settings: RunConfig, dataset: data.DataSet, folder: RunFolder, resume: 
     training = settings.make_training(checkpoint=folder.checkpoint, resume=resume, progress=True)
     with global_seed(settings.seed, torch.device("cpu")):
         network = models.make(settings.model, dataset, outputs_for(settings, dataset))
+    chosen = settings.make_method()
+    if settings.prior:
+        network, chosen = carry_on(network, chosen, weights_of(RunFolder(Path(settings.prior)).posterior()))
     writes = int(os.environ.get("RANK", 0)) == 0
     if writes:
         settings.write(folder.config_file)
     posterior = fit_posterior(
         network,
-        settings.make_method(),
+        chosen,
         dataset.training(),
         likelihood=settings.make_likelihood(),
         epochs=None if training.steps else settings.epochs,

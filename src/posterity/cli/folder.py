@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from posterity import models
+from posterity import data, models
 from posterity.cli.config import RunConfig
 from posterity.data import DataSet, Kind, Standardiser, Task, Vocabulary
 from posterity.files import read_state, write_bytes, write_state
@@ -46,11 +47,27 @@ class RunFolder:
         """A data set with this one's units, classes and sizes and a single empty example."""
         return _blank(read_state(self.card, "data card"))
 
+    def dataset(self) -> DataSet:
+        """The data of this run, in the units that its network knows."""
+        config = self.config()
+        dataset = data.load(config.data)
+        return dataset.continuing(self.blank()) if config.prior else dataset
+
     def posterior(self, device: str = "cpu") -> Posterior:
         """The posterior, on a freshly made network."""
         config, dataset = self.config(), self.blank()
         module = models.make(config.model, dataset, outputs_for(config, dataset))
         return load(self.posterior_file, module, device)
+
+
+def with_earlier(config: RunConfig, dataset: DataSet) -> tuple[RunConfig, DataSet]:
+    """Where a run goes on from an earlier one: with its network, and the data in its units and classes."""
+    if not config.prior:
+        return config, dataset
+    earlier = RunFolder(Path(config.prior))
+    known = earlier.config()
+    config = replace(config, model=config.model or known.model, likelihood=config.likelihood or known.likelihood)
+    return config, dataset.continuing(earlier.blank())
 
 
 def outputs_for(config: RunConfig, dataset: DataSet) -> int:

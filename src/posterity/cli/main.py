@@ -9,6 +9,7 @@ import typer
 
 from posterity.cli.compare import compare
 from posterity.cli.compress import compress
+from posterity.cli.continual import continual
 from posterity.cli.evaluate import evaluate
 from posterity.cli.fit import fit
 from posterity.cli.lists import data, methods, models
@@ -22,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (compare, fit, evaluate, predict, compress, methods, data, models):
+for command in (compare, fit, evaluate, predict, compress, continual, methods, data, models):
     app.command()(command)
 
 

@@ -33,7 +33,7 @@ from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError
 
-__all__ = ["CompressedNetwork", "accuracy", "compress"]
+__all__ = ["CompressedNetwork", "accuracy", "compress", "made_up"]
 
 _BATCHES = (1, 128)
 _REFERENCE, _DENSE, _COMPACTED = "as it was", "masked dense", "compacted"
@@ -158,10 +158,10 @@ def _example(subject: Posterior | nn.Module, validation: Iterable[Any] | None, e
     spec = getattr(subject, "inputs", None)
     if spec is None:
         raise PosterityError("compress needs inputs to trace the network with: give example= or validation=")
-    return _made_up(spec)
+    return made_up(spec)
 
 
-def _made_up(spec: InputSpec) -> Inputs:
+def made_up(spec: InputSpec) -> Inputs:
     """Two rows of Normal noise, or of zeros where the inputs are integers."""
     generator, made = generator_for(0), []
     for shape, name in zip(spec.shapes, spec.dtypes, strict=True):

@@ -38,7 +38,14 @@ def linear(module: nn.Linear, original: Forward, sink: Sink) -> Forward:
 def convolution(module: _ConvNd, original: Forward, sink: Sink) -> Forward:
     """Convolutions of one, two or three dimensions with any stride, padding, dilation and groups."""
     windows = Windows.of(module)
-    return lambda x: _Convolution.apply(pad_explicitly(module, x), module.weight, module.bias, windows, sink)
+
+    def forward(x: Tensor) -> Tensor:
+        x = pad_explicitly(module, x)
+        if x.is_cuda and x.dim() == 4:  # channels last is the order that a GPU's convolutions work in
+            x = x.contiguous(memory_format=torch.channels_last)
+        return _Convolution.apply(x, module.weight, module.bias, windows, sink)
+
+    return forward
 
 
 class _Linear(torch.autograd.Function):

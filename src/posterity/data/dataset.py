@@ -7,13 +7,16 @@ training examples alone: whatever is held out, also the validation part, is only
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 
+from posterity.data.sampling import long_tailed
 from posterity.data.text import Vocabulary
+from posterity.random import generator_for
 from posterity.types import PosterityError
 
 Pair = tuple[Tensor, Tensor]
@@ -157,6 +160,11 @@ class DataSet:
         """The same set with only these training examples (a long tail, a task, a smaller budget)."""
         return self._trained_on(indices, None)
 
+    def long_tailed(self, imbalance: float, seed: int = 0) -> DataSet:
+        """The same set with ever fewer training examples a class, the last class 1/``imbalance`` of the first."""
+        _, y = self.training()
+        return self.subset(long_tailed(y, imbalance, generator_for(seed)))
+
     def _trained_on(self, kept: Tensor, held: Tensor | None) -> DataSet:
         """Keep some training examples, hold others out, and standardise everything anew by the kept ones."""
         x, y = self.training()
@@ -198,6 +206,38 @@ class DataSet:
             validation=None if self.validation is None else moved(self.validation),
             standardiser=other.standardiser,
         )
+
+    def continuing(self, other: DataSet) -> DataSet:
+        """More data for a network that has learned from ``other``.
+
+        Inputs and real targets are brought to its units, and classes by their names to its numbers.
+        """
+        if self.task != other.task or self.vocabulary != other.vocabulary:
+            raise PosterityError(f"{self.name} does not continue {other.name}: they differ in task or vocabulary")
+        moved, target = self.in_units_of(other), self._retarget(other)
+        return replace(
+            moved,
+            train=None if moved.train is None else (moved.train[0], target(moved.train[1])),
+            test=(moved.test[0], target(moved.test[1])),
+            validation=None if moved.validation is None else (moved.validation[0], target(moved.validation[1])),
+            classes=other.classes,
+            target_standardiser=other.target_standardiser,
+        )
+
+    def _retarget(self, other: DataSet) -> Callable[[Tensor], Tensor]:
+        """From this set's targets to those of ``other``."""
+        if self.classes is None or other.classes is None:
+            own, new = self.target_standardiser, other.target_standardiser
+            raw = own.invert if own is not None else lambda y: y
+            return lambda y: raw(y) if new is None else new.apply(raw(y))
+        strange = [name for name in self.classes if name not in other.classes]
+        if strange:
+            raise PosterityError(
+                f"{self.name} has the class {strange[0]!r}, for which the network has no output: it knows "
+                f"{', '.join(other.classes)}"
+            )
+        numbers = torch.tensor([other.classes.index(name) for name in self.classes])
+        return lambda y: numbers.to(y.device)[y]
 
     @classmethod
     def standardised(

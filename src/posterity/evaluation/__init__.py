@@ -1,5 +1,6 @@
 """Is the confidence to be believed: proper scores, calibration, ranking, out of distribution, shift, intervals."""
 
+from posterity.evaluation.by_class import by_class as by_class
 from posterity.evaluation.diagnostics import diagnose as diagnose
 from posterity.evaluation.diagnostics import diversity as diversity
 from posterity.evaluation.evaluate import evaluate as evaluate

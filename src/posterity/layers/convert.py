@@ -21,7 +21,7 @@ from posterity.layers.blocks import Block, Flipout, Full, Local, LowRank, Radial
 from posterity.layers.noisy import FLIPOUT, LOCAL
 from posterity.layers.select import Bayesian, Which, select
 from posterity.layers.slots import Slots
-from posterity.layers.start import Moped, initial_std, starting_prior
+from posterity.layers.start import Earlier, Moped, Start, initial_std, starting_prior
 from posterity.layers.variational import Variational
 from posterity.probability.priors import Normal, Prior
 from posterity.types import Params, PosterityError, PosterityWarning, check_positive
@@ -54,22 +54,31 @@ class Scheme:
 
     Attributes:
         drawn: The distribution of weights that are drawn once a pass.
-        noisy: The distribution of those whose layers take the noise by activations.
-        layers: The noisy class of every plain layer that can.
+        noisy: The distribution of those whose layers are given means and variances.
+        layers: The noisy class of every plain layer that takes those.
+        flipped: The noisy class of every plain layer that takes one draw with random signs instead.
         insists: The estimator that was asked for by name, so that weights it cannot serve are to be spoken of.
     """
 
     drawn: Family = Sampled
     noisy: Family = Local
     layers: Mapping[type, type] = field(default_factory=dict)
+    flipped: Mapping[type, type] = field(default_factory=dict)
     insists: str | None = None
 
 
+# A convolution's local noise differs from position to position, where draws of the weights, by which a posterior
+# predicts, share theirs: training by it makes draws under-confident. Flipout's noise is that of the draws.
+_EXACT = Scheme(
+    layers={nn.Linear: LOCAL[nn.Linear]},
+    flipped={plain: noisy for plain, noisy in FLIPOUT.items() if plain is not nn.Linear},
+)
+
 ESTIMATORS = {
-    "auto": Scheme(layers=LOCAL),
+    "auto": _EXACT,
     "reparameterised": Scheme(),
     "local": Scheme(layers=LOCAL, insists="local"),
-    "flipout": Scheme(noisy=Flipout, layers=FLIPOUT, insists="flipout"),
+    "flipout": Scheme(flipped=FLIPOUT, insists="flipout"),
 }
 """Estimators of a diagonal Gaussian by name."""
 
@@ -86,7 +95,7 @@ def variational(
     estimator: str = "auto",
     family: str | Family = "diagonal",
     prior: Prior | None = None,
-    init_std: float | Moped = 0.01,
+    init_std: Start = 0.01,
     which: Which = None,
     bayesian_bias: bool = False,
     bayesian_norm: bool = False,
@@ -96,7 +105,7 @@ def variational(
     Args:
         module: Any network; it is not changed. Lazy modules must have been called once.
         estimator: Where the noise enters: ``"reparameterised"``, ``"local"``, ``"flipout"``; ``"auto"`` is local for
-            the layers that can, reparameterised for the others.
+            Linear, flipout for convolutions, and reparameterised for the others.
         family: ``"diagonal"``; or ``"full"``, ``"low-rank"`` or ``"radial"``, whose weights are drawn.
         prior: p(w); a standard Normal if not given.
         init_std: The std that weights start with, or ``Moped(...)`` to start from a trained network.
@@ -110,19 +119,23 @@ def variational(
 
 
 def convert(
-    net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: Prior, init_std: float | Moped
+    net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: Prior, init_std: Start
 ) -> Variational:
     """Make these parameters of a network random; the network itself is used up."""
-    if not isinstance(init_std, Moped):
+    if not isinstance(init_std, Moped | Earlier):
         check_positive(init_std=init_std)
     weights = {name: b.parameter.detach().clone() for name, b in found.items()}
     start = _Start(weights, init_std, starting_prior(init_std, prior, weights))
-    noisy = {name: b for name, b in found.items() if _by_activations(b, found, scheme)}
-    drawn = {name: b for name, b in found.items() if name not in noisy}
+    noisy, flipped = (
+        {name: b for name, b in found.items() if _by_activations(b, found, layers)}
+        for layers in (scheme.layers, scheme.flipped)
+    )
+    drawn = {name: b for name, b in found.items() if name not in noisy | flipped}
     if scheme.insists:
-        _say_what_is_drawn(scheme.insists, noisy, drawn)
-    swapped = _swap(net, noisy, scheme)
-    blocks = [start.block(kind, part) for kind, part in ((scheme.drawn, drawn), (scheme.noisy, noisy)) if part]
+        _say_what_is_drawn(scheme.insists, noisy | flipped, drawn)
+    swapped = _swap(net, noisy, scheme.layers) | _swap(net, flipped, scheme.flipped)
+    parts = ((scheme.drawn, drawn), (scheme.noisy, noisy), (Flipout, flipped))
+    blocks = [start.block(kind, part) for kind, part in parts if part]
     _keep_freed_memory()
     return Variational(net, blocks, swapped)
 
@@ -147,14 +160,14 @@ class _Start:
     """Weights, initial stds and prior of a conversion."""
 
     weights: Params
-    init_std: float | Moped
+    init_std: Start
     prior: Prior
 
     def block(self, family: Family, part: dict[str, Bayesian]) -> Block:
         """The distribution of these parameters, which are taken out of the network."""
         means = {name: self.weights[name] for name in part}
         slots = Slots.taken_out(means, {name: b.places for name, b in part.items()})
-        stds = {name: initial_std(self.init_std, w) for name, w in means.items()}
+        stds = {name: initial_std(self.init_std, w, name) for name, w in means.items()}
         if family is Full and slots.layout.total > LARGEST_FULL:
             raise PosterityError(
                 f"a full covariance of {slots.layout.total:,} weights is too large (at most {LARGEST_FULL:,}): "
@@ -164,12 +177,12 @@ class _Start:
         return family(slots, flatten(means), flatten(stds), self.prior, _padding(slots))
 
 
-def _by_activations(bayesian: Bayesian, found: dict[str, Bayesian], scheme: Scheme) -> bool:
+def _by_activations(bayesian: Bayesian, found: dict[str, Bayesian], layers: Mapping[type, type]) -> bool:
     """Whether the one module that uses a parameter can take the noise of all its parameters by activations."""
     owner = bayesian.places[0][0]
     siblings = [b for b in found.values() if any(module is owner for module, _ in b.places)]
     whole = {attribute for b in siblings for _, attribute in b.places} <= {"weight", "bias"}
-    return type(owner) in scheme.layers and whole and not any(b.tied for b in siblings)
+    return type(owner) in layers and whole and not any(b.tied for b in siblings)
 
 
 def _say_what_is_drawn(estimator: str, noisy: dict[str, Bayesian], drawn: dict[str, Bayesian]) -> None:
@@ -186,14 +199,14 @@ def _say_what_is_drawn(estimator: str, noisy: dict[str, Bayesian], drawn: dict[s
         )
 
 
-def _swap(net: nn.Module, noisy: dict[str, Bayesian], scheme: Scheme) -> dict[str, type[nn.Module]]:
+def _swap(net: nn.Module, noisy: dict[str, Bayesian], layers: Mapping[type, type]) -> dict[str, type[nn.Module]]:
     """Give the layers that take noise by activations their noisy class; their plain ones by name."""
     owners = {id(module) for b in noisy.values() for module, _ in b.places}
     swapped = {}
     for name, module in net.named_modules():
         if id(module) in owners:
             swapped[name] = type(module)
-            module.__class__ = scheme.layers[type(module)]
+            module.__class__ = layers[type(module)]
     return swapped
 
 

@@ -18,7 +18,6 @@ Molchanov et al. 2017 (1701.05369), within 0.01 nat of the truth, shifted to be 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -52,33 +51,38 @@ def diagonal_kl(mean: Tensor, log_std: Tensor, prior: Prior) -> Tensor:
 
 def draw_with_kl(mean: Tensor, log_std: Tensor, prior: Normal) -> tuple[Tensor, Tensor]:
     """One draw of the weights, and KL(q‖p)."""
-    return _Draw.apply(mean, log_std, prior.mean, prior.std)
+    return _Draw.apply(mean, log_std, prior.mean, prior.precision, prior.log_scale)
 
 
 def moments_with_kl(mean: Tensor, log_std: Tensor, prior: Normal) -> tuple[Tensor, Tensor, Tensor]:
     """Mean and variance of the weights, and KL(q‖p)."""
-    return _Moments.apply(mean, log_std, prior.mean, prior.std)
+    return _Moments.apply(mean, log_std, prior.mean, prior.precision, prior.log_scale)
 
 
 class _Draw(torch.autograd.Function):
     """∂draw/∂log_std is the deviation itself."""
 
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, prior_std: Hyper) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, precision: Hyper, log_scale: Hyper
+    ) -> tuple[Tensor, Tensor]:
         offset, std = _offset(mean, center), log_std.exp()
         deviation = torch.randn_like(mean).mul_(std)
-        ctx.save_for_backward(offset, std, deviation)
-        ctx.precision = prior_std**-2
-        return mean + deviation, _value(offset, std, log_std, prior_std)
+        differs = isinstance(precision, Tensor) and precision.ndim > 0
+        pull, narrow = (offset * precision, std * precision) if differs else (offset, std)
+        ctx.factor = 1.0 if differs else precision
+        ctx.save_for_backward(pull, std, narrow, deviation)
+        spread = (torch.dot(offset, pull) + torch.dot(std, narrow)) * ctx.factor
+        return mean + deviation, _value(spread, log_std, log_scale if differs else len(mean) * log_scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_kl: Tensor) -> tuple[Tensor | None, ...]:
-        offset, std, deviation = ctx.saved_tensors
+        pull, std, narrow, deviation = ctx.saved_tensors
         grad_kl = _number(grad_kl)
-        factor = grad_kl * ctx.precision
-        grad_log_std = _add_product_(deviation * grad, std, std, factor).sub_(grad_kl)
-        return _add_scaled(grad, offset, factor), grad_log_std, None, None
+        factor = grad_kl * ctx.factor
+        grad_log_std = _add_product_(deviation * grad, std, narrow, factor).sub_(grad_kl)
+        return _add_scaled(grad, pull, factor), grad_log_std, None, None, None
 
 
 class _Moments(torch.autograd.Function):
@@ -86,23 +90,28 @@ class _Moments(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, prior_std: Hyper
+        ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, precision: Hyper, log_scale: Hyper
     ) -> tuple[Tensor, Tensor, Tensor]:
         offset, std = _offset(mean, center), log_std.exp()
-        divergence = _value(offset, std, log_std, prior_std)
-        variance = std.mul_(std)
-        ctx.save_for_backward(offset, variance)
-        ctx.precision = prior_std**-2
-        return mean.view_as(mean), variance, divergence
+        if isinstance(precision, Tensor) and precision.ndim:
+            variance, pull, ctx.factor = std.mul_(std), offset * precision, 1.0
+            spread = torch.dot(offset, pull) + torch.dot(variance, precision)
+            ctx.save_for_backward(pull, variance, precision)
+            return mean.view_as(mean), variance, _value(spread, log_std, log_scale)
+        spread = (torch.dot(offset, offset) + torch.dot(std, std)) * precision
+        variance, ctx.factor = std.mul_(std), precision
+        ctx.save_for_backward(offset, variance, None)
+        return mean.view_as(mean), variance, _value(spread, log_std, len(mean) * log_scale)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_variance: Tensor, grad_kl: Tensor) -> tuple[Tensor | None, ...]:
-        offset, variance = ctx.saved_tensors
+        pull, variance, by_weight = ctx.saved_tensors
         grad_kl = _number(grad_kl)
-        factor = grad_kl * ctx.precision
-        grad_log_std = (2 * grad_variance).add_(factor).mul_(variance).sub_(grad_kl)
-        return _add_scaled(grad, offset, factor), grad_log_std, None, None
+        factor = grad_kl * ctx.factor
+        slope = 2 * grad_variance
+        slope = slope.add_(factor) if by_weight is None else _add_scaled(slope, by_weight, factor)
+        return _add_scaled(grad, pull, factor), slope.mul_(variance).sub_(grad_kl), None, None, None
 
 
 class _LogUniformKL(torch.autograd.Function):
@@ -151,10 +160,6 @@ def _offset(mean: Tensor, center: Hyper) -> Tensor:
     return mean - center if isinstance(center, Tensor) or center else mean
 
 
-def _value(offset: Tensor, std: Tensor, log_std: Tensor, prior_std: Hyper) -> Tensor:
-    """The KL itself, by sums without temporaries where the prior has one std for all."""
-    if isinstance(prior_std, Tensor) and prior_std.ndim:
-        spread = (offset / prior_std).square().sum() + (std / prior_std).square().sum()
-        return 0.5 * (spread - len(offset)) - log_std.sum() + prior_std.log().sum()
-    spread = (torch.dot(offset, offset) + torch.dot(std, std)) / prior_std**2
-    return 0.5 * (spread - len(offset)) - log_std.sum() + len(offset) * math.log(prior_std)
+def _value(spread: Tensor, log_std: Tensor, log_scale: Hyper) -> Tensor:
+    """The KL, from Σ ((mean − m)² + std²)/s² and Σ log s."""
+    return 0.5 * (spread - len(log_std)) - log_std.sum() + log_scale

@@ -14,7 +14,7 @@ from torch import Tensor
 from posterity.probability.priors import Normal, Prior
 from posterity.types import Params, PosterityError, check_positive
 
-__all__ = ["Moped", "initial_std", "starting_prior"]
+__all__ = ["Earlier", "Moped", "Start", "initial_std", "starting_prior"]
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,32 @@ class Moped:
         check_positive(delta=self.delta)
 
 
-def initial_std(start: float | Moped, weights: Tensor) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """Start from the stds of an earlier posterior, as the next of several tasks does.
+
+    Attributes:
+        std: By parameter name; zero marks weights that start afresh.
+        other: The start of those, and of parameters that are not named.
+    """
+
+    std: Params
+    other: float | Moped | Earlier
+
+    def __repr__(self) -> str:
+        return f"Earlier({len(self.std)} parameters, {self.other!r})"
+
+
+Start = float | Moped | Earlier
+"""What says where the stds start."""
+
+
+def initial_std(start: Start, weights: Tensor, name: str) -> Tensor:
     """The std that one parameter starts with."""
     match start:
+        case Earlier(std=known, other=other):
+            fresh, own = initial_std(other, weights, name), known.get(name, torch.zeros(())).to(weights)
+            return torch.where(own > 0, own, fresh)
         case Moped(delta=delta):
             floor = 0.01 * weights.square().mean().sqrt() + 1e-8
             return delta * weights.abs().clamp_min(float(floor))
@@ -44,7 +67,7 @@ def initial_std(start: float | Moped, weights: Tensor) -> Tensor:
             return torch.full_like(weights, start)
 
 
-def starting_prior(start: float | Moped, prior: Prior, weights: Params) -> Prior:
+def starting_prior(start: Start, prior: Prior, weights: Params) -> Prior:
     """The prior, moved onto the weights where the start asks for it."""
     match start, prior:
         case Moped(centred=True), Normal():

@@ -15,8 +15,8 @@ import copy
 import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,15 @@ class Method:
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Posterior:
         """Read the posterior off the finished run, or fit it post hoc on ``batches`` (one pass over training data)."""
         raise NotImplementedError
+
+    def carrying(self, prior: Prior, std: Params | None = None) -> Self:
+        """This method for one of a stream of tasks.
+
+        Args:
+            prior: What the tasks before have left, or the base prior of the first.
+            std: The standard deviations to start from, zero where there are none, for methods that start from any.
+        """
+        return replace(self, prior=prior)
 
     def measures(self, run: Run) -> dict[str, float]:
         """Figures of this method for the progress bar and the history, once an epoch."""

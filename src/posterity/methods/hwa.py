@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,7 @@ from posterity.methods.swa import trajectory_of
 from posterity.optim.schedules import Pace
 from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior
 from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Prior
 from posterity.random import RandomStreams
 from posterity.run import Run
 from posterity.types import Batch, Params, Plan, PosterityError, check_fraction, check_positive
@@ -94,6 +95,11 @@ class HWA(Method):
         if self.prior != Method().prior:  # a prior given here is the wrapped method's
             object.__setattr__(self, "of", replace(self.of, prior=self.prior))
         object.__setattr__(self, "prior", self.of.prior)
+
+    def carrying(self, prior: Prior, std: Params | None = None) -> Self:
+        """Around the wrapped method with that prior."""
+        of = self.of.carrying(prior, std)
+        return replace(self, of=of, prior=of.prior)
 
     @property
     def mc_samples(self) -> int:  # type: ignore[override]

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,9 @@ from posterity.methods.laplace_structures import STRUCTURES, Precision, Structur
 from posterity.posteriors import Linearised, WeightPosterior
 from posterity.posteriors.tempered import minimise
 from posterity.probability import likelihoods
+from posterity.probability.correlated import Correlated
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.priors import Normal
+from posterity.probability.priors import Normal, like
 from posterity.run import Run
 from posterity.types import Batch, Params, PosterityError
 
@@ -53,7 +54,8 @@ class Laplace(Method):
     """A Gaussian about the MAP weights; parameters that need no gradient stay fixed.
 
     Attributes:
-        prior: A Normal. Training uses it as it is; with ``tune_prior`` the posterior has a precision of its own.
+        prior: A Normal, or an earlier posterior (``priors.from_posterior``). Training uses it as it is; with
+            ``tune_prior`` the posterior has a precision of its own.
         structure: ``"kronecker"``, ``"diagonal"``, ``"full"`` or ``"last-layer"``.
         curvature: ``"ggn"``, ``"fisher"`` (with drawn labels) or ``"empirical"``.
         tune_prior: Choose the prior's precision by the evidence.
@@ -70,8 +72,17 @@ class Laplace(Method):
             raise PosterityError(f"structure must be one of {', '.join(STRUCTURES)}, got {self.structure!r}")
         if self.curvature not in CURVATURES:
             raise PosterityError(f"curvature must be one of {', '.join(CURVATURES)}, got {self.curvature!r}")
-        if not isinstance(self.prior, Normal):
+        if not isinstance(self.prior, Normal | Correlated):
             raise PosterityError(f"Laplace needs a Normal prior, got {self.prior!r}")
+
+    def carrying(self, prior: Any, std: Params | None = None) -> Self:
+        """With the precision that the prior brings; whole where the structure can hold it, else its marginals."""
+        if self.structure == "kronecker":
+            raise PosterityError(
+                "Kronecker factors cannot hold a prior that differs by weight: carry a Laplace posterior on with "
+                "structure='full', 'diagonal' or 'last-layer'"
+            )
+        return replace(self, prior=prior.independent() if self.structure == "diagonal" else prior, tune_prior=False)
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
         """One pass over the data at the trained weights."""
@@ -117,19 +128,19 @@ class Laplace(Method):
     def _precision(self, structure: Structure, mean: Params) -> tuple[Precision, float]:
         """δ, and what the evidence has besides the fit: -½ δ ‖w* - μ₀‖² + ½ P log δ - ½ log det(N H + δ I)."""
         layout = Layout.of({name: mean[name] for name in structure.names})
-        prior = self.prior.flat(layout)
-        distance = (layout.flatten(mean) - prior.mean).square()  # type: ignore[attr-defined]
+        prior: Any = self.prior.flat(layout)
+        center = layout.flatten(mean)
+        offset = center - like(prior.mean, center)
 
         def rest(delta: Precision) -> float:
-            scale = torch.as_tensor(delta).to(distance)
-            log_scale = scale.log().expand(len(distance)).sum()
-            return float(0.5 * (log_scale - (scale * distance).sum() - structure.log_det(delta)))
+            log_scale, distance = prior_terms(like(delta, offset), offset)
+            return float(0.5 * (log_scale - distance - structure.log_det(delta)))
 
         if self.tune_prior:
             delta: Precision = math.exp(minimise(lambda log: -rest(math.exp(log)), -_RANGE, _RANGE))
         else:
-            std = prior.std  # type: ignore[attr-defined]
-            delta = std.to(distance) ** -2 if isinstance(std, Tensor) else float(std) ** -2
+            own = prior.precision
+            delta = own.to(offset) if isinstance(own, Tensor) else float(own)
         return delta, rest(delta)
 
 
@@ -140,6 +151,13 @@ def _trainable_copy(module: nn.Module) -> nn.Module:
     for p, needed in zip(network.parameters(), trained, strict=True):
         p.requires_grad_(needed or not any(trained))
     return network
+
+
+def prior_terms(delta: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+    """log det δ and (w* - μ₀)ᵀ δ (w* - μ₀), for one δ, one of each weight, or a matrix."""
+    if delta.ndim == 2:
+        return torch.linalg.slogdet(delta)[1], offset @ delta @ offset
+    return delta.log().expand(len(offset)).sum(), (delta * offset.square()).sum()
 
 
 def _small(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:

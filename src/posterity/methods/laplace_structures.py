@@ -22,7 +22,7 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.types import Batch, Params, PosterityError
 
 Precision = float | Tensor
-"""δ: one number, or one for every weight in the order of ``names``."""
+"""δ: one number, one for every weight in the order of ``names``, or a matrix over them."""
 
 
 LARGEST = 20_000
@@ -155,7 +155,8 @@ class Full:
 
     def _precision(self, precision: Precision) -> Tensor:
         total = torch.as_tensor(self.sum)
-        return total + torch.as_tensor(precision).to(total).expand(len(total)).diag()
+        own = torch.as_tensor(precision).to(total)
+        return total + (own if own.ndim == 2 else own.expand(len(total)).diag())
 
     @cached_property
     def spectrum(self) -> Tensor:

@@ -16,8 +16,8 @@ radial noise. Parameters that stay deterministic (biases, normalisation) are poi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from posterity.calling import Draw
 from posterity.layers.blocks import Diagonal, Full, LowRank, Radial
 from posterity.layers.convert import Family, variational
 from posterity.layers.select import Which
-from posterity.layers.start import Moped
+from posterity.layers.start import Earlier, Moped
 from posterity.layers.variational import Variational, kl
 from posterity.methods.base import Method
 from posterity.methods.tempering import KLSchedule, kl_schedule
@@ -50,9 +50,11 @@ class MeanField(Method):
 
     Attributes:
         prior: p(w).
-        estimator: ``"local"``, ``"reparameterised"``, ``"flipout"``; ``"auto"`` is local where a layer can.
+        estimator: ``"local"``, ``"reparameterised"``, ``"flipout"``; ``"auto"`` is local for Linear and
+            flipout for convolutions, whose draws then have the noise they were trained with.
         family: ``"diagonal"``; ``"full"``, ``"low-rank"`` or ``"radial"`` with drawn weights.
-        init_std: The std that weights start with, or ``Moped(...)`` to start from a trained network.
+        init_std: The std that weights start with, ``Moped(...)`` to start from a trained network, or ``Earlier(...)``
+            from an earlier posterior.
         mc_samples: Draws averaged at every step.
         kl_schedule: ``"constant"``, ``"linear"``, ``"cyclical"``, ``"blundell"``, or a ``KLSchedule``.
         temperature: What the KL is multiplied by; 1 is the Bayes posterior, below it a cold one.
@@ -64,7 +66,7 @@ class MeanField(Method):
 
     estimator: str = "auto"
     family: str | Family = "diagonal"
-    init_std: float | Moped = 0.01
+    init_std: float | Moped | Earlier = 0.01
     mc_samples: int = 1  # type: ignore[misc]
     kl_schedule: str | KLSchedule = "constant"
     temperature: float = 1.0
@@ -78,8 +80,13 @@ class MeanField(Method):
         kl_schedule(self.kl_schedule)
         if self.free_bits < 0:
             raise PosterityError(f"free_bits must not be negative, got {self.free_bits!r}")
-        if not isinstance(self.init_std, Moped):
+        if not isinstance(self.init_std, Moped | Earlier):
             check_positive(init_std=self.init_std)
+
+    def carrying(self, prior: Prior, std: Params | None = None) -> Self:
+        """With biases Bayesian, since a parameter without a variance would forget, and from the stds given."""
+        start = self.init_std if std is None else Earlier(std, self.init_std)
+        return replace(self, prior=prior, init_std=start, bayesian_bias=True)
 
     def prepare(self, module: nn.Module) -> Variational:
         """A converted copy."""

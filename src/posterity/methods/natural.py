@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,10 @@ class NaturalGradient(Method):
             check_positive(lr=self.lr)
         if not isinstance(self.prior, Normal):
             raise PosterityError(f"{type(self).__name__} needs a Normal prior, got {self.prior!r}")
+
+    def carrying(self, prior: Any, std: Params | None = None) -> Self:
+        """With the prior's marginals: the weights of these methods are independent."""
+        return replace(self, prior=prior.independent())
 
     def rate(self, plan: Plan) -> float:
         """The learning rate, from the method or from the training config, but not both."""

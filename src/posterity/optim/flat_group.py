@@ -19,6 +19,9 @@ class FlatGroup:
 
     Elementwise work runs on whole vectors, without fresh allocations. The parameters keep their own storage, so that
     nothing in the user's module changes; they are read and written through lists of views.
+
+    Attributes:
+        prior_scale: What the prior's precision was multiplied by when its scaled vector was made; None before.
     """
 
     def __init__(self, params: Sequence[Tensor], names: Sequence[str]) -> None:
@@ -28,6 +31,7 @@ class FlatGroup:
             raise PosterityError(f"a group's parameters must all be float32 or all float64 on one device, got {found}")
         self.params = list(params)
         self.layout = Layout(tuple(names), tuple(p.shape for p in params))
+        self.prior_scale: float | None = None
         self._vectors: Params = {}
         self._views: dict[str, list[Tensor]] = {}
 

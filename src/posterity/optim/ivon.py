@@ -9,7 +9,8 @@ w = m + s ε of std s = √(τ / (N (h + δ̃))), ĝ the mean gradient of the mi
     h ← h + (1 - β₂)(ĥ - h) + ½ (1 - β₂)² (ĥ - h)² / (h + δ̃)
     m ← m - lr clip((g / (1 - β₁ᵗ) + δ̃ (m - μ₀)) / (h + δ̃))
 
-and lr is multiplied by h₀ + δ̃ when ``rescale_lr`` is set, so that the first step is about lr times the gradient. The
+and lr is multiplied by h₀ + δ̃ when ``rescale_lr`` is set, so that the first step is about lr times the gradient (by
+the smallest δ̃ where it differs by weight, and h₀ at most: what an earlier posterior is sure of must move little). The
 quadratic term keeps h + δ̃ positive, whatever ĥ; h itself is also kept from falling below zero, so that no variance
 exceeds the prior's. Noise that multiplies a gradient must be averaged with it: the statistics are (ĝ, mean(ĝ ε)), never
 a mean of gradients times this rank's noise.
@@ -102,10 +103,20 @@ class IVON(SampledOptimizer):
 
     def _prepare(self, group: Group, flat: FlatGroup) -> None:
         flat["hessian"].fill_(group["hess_init"])
+        if group["prior_precision"] is None:
+            group["least_precision"] = float(flat["prior_precision"].min())
         both = flat["hessian"].new_zeros(2, flat.layout.total)
         flat.put("statistics", both)
         flat.put("gradient", both[0])
         flat.put("second", both[1])
+
+    @staticmethod
+    def _shared_precision(group: Group, delta: float | Tensor) -> float:
+        """δ̃, or what of it all weights have where it differs, h₀ at most: a carried prior would make steps too long."""
+        if not isinstance(delta, Tensor):
+            return delta
+        least: float = group["least_precision"] * group["temperature"] / group["num_data"]
+        return min(least, group["hess_init"])
 
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
         flat["noise"].normal_(generator=self._generator)
@@ -143,14 +154,12 @@ class IVON(SampledOptimizer):
         hessian_step(hessian, excess, flat["root"], group["beta2"])
         momentum = flat["momentum"].lerp_(flat["gradient"], 1 - group["beta1"])
         debias = 1 - group["beta1"] ** group["step"]
-        gradient = with_prior_gradient(group, flat, momentum, delta * debias, out=flat["gradient"])
+        gradient = with_prior_gradient(group, flat, momentum, delta, out=flat["gradient"], share=debias)
         precision = torch.add(hessian, delta, out=flat["noise"])
         if group["clip_radius"] < math.inf:
             radius = group["clip_radius"] * debias
             gradient.div_(precision).clamp_(-radius, radius).mul_(precision)
         lr = group["lr"] / debias
-        if group["rescale_lr"] and isinstance(delta, Tensor):
-            gradient.mul_(delta + group["hess_init"])
-        elif group["rescale_lr"]:
-            lr *= delta + group["hess_init"]
+        if group["rescale_lr"]:
+            lr *= group["hess_init"] + self._shared_precision(group, delta)
         torch._foreach_addcdiv_(flat.params, flat.views("gradient"), flat.views("noise"), value=-lr)

@@ -121,6 +121,8 @@ class SampledOptimizer(torch.optim.Optimizer):
             for name, tensor in tensors.items():
                 tensor.copy_(self.state[p][name])
             self.state[p] = tensors
+        for flat in self._flat:
+            flat.prior_scale = None  # the prior's vector is another
         if self._owns_generator and "generator" in state_dict:
             self._generator.set_state(state_dict["generator"].cpu())
         self._entries = 0
@@ -279,13 +281,23 @@ def _drop_gradients(flat: FlatGroup) -> None:
 
 def scaled_precision(group: Group, flat: FlatGroup) -> float | Tensor:
     """δ̃ = τ δ / N of a group: a number, or a vector where it differs by weight."""
-    delta = flat["prior_precision"] if group["prior_precision"] is None else group["prior_precision"]
-    return delta * (group["temperature"] / group["num_data"])
+    scale: float = group["temperature"] / group["num_data"]
+    if group["prior_precision"] is not None:
+        return group["prior_precision"] * scale
+    if flat.prior_scale != scale:
+        torch.mul(flat["prior_precision"], scale, out=flat["scaled_precision"])
+        flat.prior_scale = scale
+    return flat["scaled_precision"]
 
 
-def with_prior_gradient(group: Group, flat: FlatGroup, gradient: Tensor, delta: float | Tensor, out: Tensor) -> Tensor:
-    """g + δ̃ (m - μ₀), written to ``out``."""
+def with_prior_gradient(
+    group: Group, flat: FlatGroup, gradient: Tensor, delta: float | Tensor, out: Tensor, share: float = 1.0
+) -> Tensor:
+    """g + share·δ̃ (m - μ₀), written to ``out``."""
     if group["prior_mean"] == 0 and isinstance(delta, float):
-        return torch.add(gradient, flat["mean"], alpha=delta, out=out)
+        return torch.add(gradient, flat["mean"], alpha=share * delta, out=out)
     prior_mean = flat["prior_mean"] if group["prior_mean"] is None else group["prior_mean"]
-    return torch.add(gradient, (flat["mean"] - prior_mean).mul_(delta), out=out)
+    offset = torch.sub(flat["mean"], prior_mean, out=flat["offset"])
+    if isinstance(delta, float):
+        return torch.add(gradient, offset, alpha=share * delta, out=out)
+    return torch.addcmul(gradient, offset, delta, value=share, out=out)

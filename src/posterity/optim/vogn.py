@@ -113,7 +113,10 @@ class VOGN(SampledOptimizer):
 
     def _precision(self, group: Group, flat: FlatGroup, delta: float | Tensor) -> Tensor:
         """s + δ̃ + γ, in the scratch vector."""
-        return torch.add(flat["curvature"], delta + group["damping"], out=flat["scratch"])
+        if isinstance(delta, float):
+            return torch.add(flat["curvature"], delta + group["damping"], out=flat["scratch"])
+        total = torch.add(flat["curvature"], delta, out=flat["scratch"])
+        return total.add_(group["damping"]) if group["damping"] else total
 
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
         if self._entries == 0:

@@ -19,7 +19,7 @@ from posterity.calling import Draw, InputSpec, as_batch, plain_copy
 from posterity.prediction import Compute, Prediction, predict
 from posterity.prediction.engine import Weights, stack
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.priors import Normal
+from posterity.probability.priors import Carried, Normal, like
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError, Predictor
 
@@ -174,7 +174,7 @@ class WeightPosterior(Posterior):
         """Log density of one set of weights."""
         raise PosterityError(f"{type(self).__name__} has no density")
 
-    def as_prior(self, base: Normal) -> Normal:
+    def as_prior(self, base: Normal = Normal()) -> Carried:  # noqa: B008 (frozen)
         """Independent Normals with these means and variances; deterministic parameters take ``base``."""
         means, variances = self.mean(), self.variance()
         if not any(bool((v > 0).any()) for v in variances.values()):
@@ -183,8 +183,8 @@ class WeightPosterior(Posterior):
         for name, variance in variances.items():
             fallback = base.at(name)
             known = variance > 0
-            prior_mean[name] = torch.where(known, means[name], torch.as_tensor(fallback.mean).to(variance))
-            prior_std[name] = torch.where(known, variance.sqrt(), torch.as_tensor(fallback.std).to(variance))
+            prior_mean[name] = torch.where(known, means[name], like(fallback.mean, variance))
+            prior_std[name] = torch.where(known, variance.sqrt(), like(fallback.std, variance))
         return Normal(prior_std, prior_mean)
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:

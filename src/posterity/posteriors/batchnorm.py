@@ -15,21 +15,19 @@ than running them.
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, call, map_inputs, num_examples, tensors_of
+from posterity.calling import call, map_inputs
 from posterity.posteriors.base import WeightPosterior
+from posterity.recorded import Recorded
 from posterity.types import Batch, Inputs, Params, PosterityError
 
 __all__ = ["BATCHES", "batchnorm_layers", "refreshed", "with_bank"]
-
-_log = logging.getLogger("posterity")
 
 P = TypeVar("P", bound=WeightPosterior)
 
@@ -91,11 +89,11 @@ def with_bank(posterior: P, batches: Iterable[Batch], draws: int = 32) -> P:
 
 
 def _ready(module: nn.Module, params: Params) -> nn.Module:
-    """A copy with these weights (not copied), its BatchNorm layers, and they alone, in train mode."""
+    """A copy with these weights, its BatchNorm layers, and they alone, in train mode."""
     device = next(module.parameters()).device
     # deepcopy takes what its memo already holds, so the copy is made around the given weights.
     weights = {
-        id(p): nn.Parameter(params.get(name, p).to(device), requires_grad=False)
+        id(p): nn.Parameter(_laid_out(params.get(name, p).to(device)), requires_grad=False)
         for name, p in module.named_parameters()
     }
     network = copy.deepcopy(module, weights).eval()
@@ -105,6 +103,11 @@ def _ready(module: nn.Module, params: Params) -> nn.Module:
         layer.momentum = 1.0  # the running statistics are those of the latest batch
         layer.num_batches_tracked = None  # counted by the caller
     return network
+
+
+def _laid_out(weight: Tensor) -> Tensor:
+    """On a GPU a 2D kernel with its channels last, and all activations follow: no transposing around convolutions."""
+    return weight.contiguous(memory_format=torch.channels_last) if weight.is_cuda and weight.ndim == 4 else weight
 
 
 def _statistics(network: nn.Module) -> Params:
@@ -120,46 +123,3 @@ def _buffers(network: nn.Module, batches: int) -> Params:
     device = next(network.parameters()).device
     counts = {f"{name}.num_batches_tracked": torch.tensor(batches, device=device) for name in batchnorm_layers(network)}
     return {**_statistics(network), **counts}
-
-
-class Recorded:
-    """Work on a GPU, recorded once and replayed on inputs of the same shape.
-
-    The first call runs as it is, so that libraries have made their choices; the second is recorded. What cannot be
-    recorded (a forward pass that waits for the device), and inputs of another shape, run as they are: the numbers are
-    the same either way.
-    """
-
-    def __init__(self, work: Callable[[Inputs], None]) -> None:
-        self.work = work
-        self.inputs: Inputs | None = None
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.refused = False
-
-    def __call__(self, inputs: Inputs) -> None:
-        """Do the work on these inputs."""
-        if self.inputs is None:
-            self.inputs = map_inputs(inputs, torch.clone)
-        elif not self.refused and InputSpec.of(inputs) == InputSpec.of(self.inputs) and self._same_length(inputs):
-            for own, new in zip(tensors_of(self.inputs), tensors_of(inputs), strict=True):
-                own.copy_(new)
-            if self.graph is None:
-                self._record()
-            if self.graph is not None:
-                self.graph.replay()
-                return
-        self.work(inputs)
-
-    def _same_length(self, inputs: Inputs) -> bool:
-        return num_examples(inputs) == num_examples(self.inputs)
-
-    def _record(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                self.work(self.inputs)
-        except RuntimeError as error:
-            _log.info("this network cannot be recorded (%s), so its passes are launched one by one", error)
-            self.refused = True
-        else:
-            self.graph = graph

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from posterity.flat import Layout
 from posterity.posteriors.base import WeightPosterior
+from posterity.probability.correlated import Correlated
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Carried, Normal
 from posterity.types import Params, PosterityError
 
 __all__ = ["DiagonalGaussian", "FullGaussian", "GaussianPosterior", "LowRankGaussian"]
@@ -127,6 +129,10 @@ class FullGaussian(GaussianPosterior):
         super().__init__(
             module, likelihood, FullNormal(layout.flatten(mean), scale_tril.contiguous()), layout, mean, **options
         )
+
+    def as_prior(self, base: Normal = Normal()) -> Carried:  # noqa: B008 (frozen)
+        """The whole Gaussian; parameters that it does not cover take ``base``."""
+        return Correlated(self.q.mean, self.q.scale_tril, self.bayesian, base)  # type: ignore[union-attr]
 
 
 class LowRankGaussian(GaussianPosterior):

@@ -28,6 +28,7 @@ from posterity.posteriors.kronecker import KroneckerGaussian
 from posterity.prediction.engine import Weights
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Carried, Normal
 from posterity.types import Inputs, Params, PosterityError, Predictor
 
 __all__ = ["Linearised"]
@@ -104,6 +105,10 @@ class Linearised(WeightPosterior):
     def log_prob(self, params: Params) -> Tensor:
         """Log density of one set of weights."""
         return self.parts[0].log_prob(params)
+
+    def as_prior(self, base: Normal = Normal()) -> Carried:  # noqa: B008 (frozen)
+        """That of the posterior over weights."""
+        return self.parts[0].as_prior(base)
 
     @torch.no_grad()
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:

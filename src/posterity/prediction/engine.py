@@ -12,7 +12,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from posterity.prediction.accumulate import Accumulator, accumulator
 from posterity.prediction.moments import predict_by_moments
 from posterity.prediction.prediction import Prediction
 from posterity.probability.likelihoods import Likelihood
+from posterity.recorded import Recorded
 from posterity.types import Inputs, Params, PosterityError, Predictor
 
 __all__ = ["Compute", "Weights", "predict"]
@@ -167,15 +169,14 @@ class Passes:
         self.device = next(self.module.parameters()).device
         self.chunk = compute.chunk or (8 if self.device.type == "cpu" else 32)
         self.one_pass: Callable[[Weights, Inputs], Tensor] = self._one
-        self.stacked_pass = vmap(self._one, in_dims=(0, None), randomness="error")
+        self.stacked_pass: Callable[[Weights, Inputs], Tensor] = vmap(self._one, in_dims=(0, None), randomness="error")
         if compute.compile:
-            # On a GPU as CUDA graphs: a small network's pass is shorter than the launching of its kernels.
-            mode = "reduce-overhead" if self.device.type == "cuda" else "default"
-            self.one_pass = torch.compile(self._one, mode=mode)
-            self.stacked_pass = torch.compile(self.stacked_pass, mode=mode)
+            self.one_pass = torch.compile(self._one)
+            self.stacked_pass = torch.compile(self.stacked_pass)
         self.budget: int | None = None  # inputs whose activations fit the memory, once it is known
         self.ways: dict[int, Way] = {}
         self.kept: dict[int, list[Weights]] = {}
+        self.replays: dict[int, Recorded] = {}  # of the chunks that are kept, which lie where they lie
 
     def chunks(self, count: int, generator: torch.Generator | None) -> Iterable[Weights]:
         """Draws stacked in chunks; those of the posterior's own seed are kept for the next call unless big."""
@@ -189,13 +190,19 @@ class Passes:
         if not own:
             return stacked
         self.kept = {count: list(stacked)}
+        self.replays = {
+            id(chunk): Recorded(partial(self.stacked_pass, chunk))
+            for chunk in self.kept[count]
+            if self.compute.compile and self.device.type == "cuda"
+        }
         return self.kept[count]
 
     def __call__(self, chunk: Weights, inputs: Inputs, way: Way) -> Tensor:
         """Outputs of the chunk's draws, [draws, batch, ...]."""
         parts = list(blocks(inputs, way.block))
         if way.batched:
-            return _join([self.stacked_pass(chunk, part) for part in parts], dim=1)
+            stacked = self.replays.get(id(chunk)) or partial(self.stacked_pass, chunk)
+            return _join([cast(Tensor, stacked(part)) for part in parts], dim=1)
         draws = [_row(chunk, i) for i in range(_count(chunk))]
         if self.compute.compile:
             return torch.stack([_join([self.one_pass(draw, part) for part in parts], dim=0) for draw in draws])

@@ -33,7 +33,7 @@ from posterity.prediction.prediction import Prediction
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Inputs, Params, PosterityError
 
-__all__ = ["Moments", "output_moments", "predict_by_moments"]
+__all__ = ["Moments", "Propagation", "normal_points", "output_moments", "predict_by_moments"]
 
 POINTS = 256
 """Points in output space that stand for the outputs' Gaussian."""
@@ -44,6 +44,7 @@ class Diagonal(Protocol):
 
     likelihood: Likelihood
     module: nn.Module
+    ways: dict[Any, Any]
 
     def independent_moments(self) -> tuple[Params, Params]:
         """Mean and variance of every parameter."""
@@ -53,7 +54,9 @@ class Diagonal(Protocol):
 @torch.no_grad()
 def predict_by_moments(posterior: Diagonal, inputs: Inputs) -> Prediction:
     """The prediction of a diagonal Gaussian posterior in one pass, without drawing a network."""
-    outputs = output_moments(posterior.module, *posterior.independent_moments(), inputs)
+    if "moments" not in posterior.ways:  # tracing the network takes longer than one small batch
+        posterior.ways["moments"] = Propagation(posterior.module, *posterior.independent_moments())
+    outputs: Moments = posterior.ways["moments"].moments(inputs)
     sums = accumulator(posterior.likelihood)
     points = normal_points(outputs.mean[0].numel()).to(outputs.mean).view(-1, 1, *outputs.mean.shape[1:])
     sums.add(outputs.mean + outputs.variance.sqrt() * points)
@@ -62,20 +65,7 @@ def predict_by_moments(posterior: Diagonal, inputs: Inputs) -> Prediction:
 
 def output_moments(module: nn.Module, mean: Params, variance: Params, inputs: Inputs) -> Moments:
     """Mean and variance of the network's outputs under independent Gaussian weights."""
-    if fx.Tracer().is_leaf_module(module, ""):  # a single layer of torch, which fx would look into
-        mean, variance = ({f"0.{name}": value for name, value in part.items()} for part in (mean, variance))
-        module = nn.Sequential(module)
-    try:
-        graph = fx.symbolic_trace(module)
-    except Exception as error:  # whatever the user's forward raises when it meets a proxy
-        raise PosterityError(
-            f"{type(module).__name__}.forward cannot be traced, so moments cannot pass through it: use draws=32"
-        ) from error
-    args, kwargs = arguments(inputs)
-    names = [node.target for node in graph.graph.nodes if node.op == "placeholder"]
-    ordered = [*args, *(kwargs[str(name)] for name in names[len(args) :] if name in kwargs)]
-    result = _Propagation(graph, mean, variance).run(*ordered)
-    return result if isinstance(result, Moments) else Moments(result, torch.zeros_like(result))
+    return Propagation(module, mean, variance).moments(inputs)
 
 
 def normal_points(dimensions: int) -> Tensor:
@@ -85,19 +75,33 @@ def normal_points(dimensions: int) -> Tensor:
     return (points - points.mean(0)) / points.std(0, correction=0)
 
 
-class _Propagation(fx.Interpreter):
-    """Runs a traced network on means and variances; whatever depends on no weight runs as it is."""
+class Propagation(fx.Interpreter):
+    """Runs a traced network on means and variances; whatever depends on no weight runs as it is.
 
-    def __init__(self, graph: fx.GraphModule, mean: Params, variance: Params) -> None:
-        super().__init__(graph)
+    Which weights are random is looked up once, so that ``moments`` itself is made of tensor operations alone.
+    """
+
+    def __init__(self, module: nn.Module, mean: Params, variance: Params) -> None:
+        if fx.Tracer().is_leaf_module(module, ""):  # a single layer of torch, which fx would look into
+            mean, variance = ({f"0.{name}": value for name, value in part.items()} for part in (mean, variance))
+            module = nn.Sequential(module)
+        super().__init__(_traced(module))
         self.extra_traceback = False  # it would end up in the text of our errors
         self.mean, self.variance = mean, variance
+        self.spread = {name for name, value in variance.items() if bool(value.any())}
+
+    def moments(self, inputs: Inputs) -> Moments:
+        """Mean and variance of the outputs."""
+        args, kwargs = arguments(inputs)
+        names = [node.target for node in self.graph.nodes if node.op == "placeholder"]
+        ordered = [*args, *(kwargs[str(name)] for name in names[len(args) :] if name in kwargs)]
+        return as_moments(self.run(*ordered))
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A layer: by its rule, or as it is when neither it nor its input is random."""
         layer = self.fetch_attr(target)
         own = {name: self.variance[f"{target}.{name}"] for name, _ in layer.named_parameters()}
-        if not _random(args, kwargs) and not any(bool(v.any()) for v in own.values()):
+        if not _random(args, kwargs) and not any(f"{target}.{name}" in self.spread for name in own):
             return layer(*args, **kwargs)
         rule = next((rule for kinds, rule in LAYERS.items() if isinstance(layer, kinds)), None)
         if rule is None:
@@ -117,7 +121,7 @@ class _Propagation(fx.Interpreter):
 
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A parameter that the network reads itself."""
-        if target in self.variance and bool(self.variance[target].any()):
+        if target in self.spread:
             return Moments(self.mean[target], self.variance[target])
         return super().get_attr(target, args, kwargs)
 
@@ -134,3 +138,12 @@ def _random(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether any argument, or any item of a list of them, is random."""
     lists = [value for value in args if isinstance(value, list | tuple) and not isinstance(value, Moments)]
     return any(isinstance(value, Moments) for value in [*args, *kwargs.values(), *(i for part in lists for i in part)])
+
+
+def _traced(module: nn.Module) -> fx.GraphModule:
+    try:
+        return fx.symbolic_trace(module)
+    except Exception as error:  # whatever the user's forward raises when it meets a proxy
+        raise PosterityError(
+            f"{type(module).__name__}.forward cannot be traced, so moments cannot pass through it: use draws=32"
+        ) from error

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, Protocol, Self
 
 import torch
@@ -60,26 +61,30 @@ class Prior:
 
     def at(self, name: str) -> Self:
         """The prior of one parameter."""
-        return replace(self, **{f.name: _at(getattr(self, f.name), name) for f in fields(self)})
+        return _changed(self, **{f.name: _at(getattr(self, f.name), name) for f in fields(self)})
 
     def flat(self, layout: Layout) -> Self:
         """The prior of a flat vector of weights."""
-        return replace(self, **{f.name: _flat(getattr(self, f.name), layout) for f in fields(self)})
+        return _changed(self, **{f.name: _flat(getattr(self, f.name), layout) for f in fields(self)})
 
     def fitted(self, moments: Callable[[], tuple[Tensor, Tensor]], layout: Layout) -> Prior:
         """The prior as it stands against a q with these (mean, std) over a flat vector: itself, unless it learns."""
         return self
 
     def log_density(self, weights: Tensor) -> Tensor:
-        """log p of each weight; the hyper-parameters must fit the tensor (``at`` or ``flat`` first)."""
+        """log p of each weight, or of all where they are correlated; fit it to the tensor first (``at``, ``flat``)."""
         raise PosterityError(f"{type(self).__name__} has no density")
 
     def log_prob(self, params: Params) -> Tensor:
         """log p(w), summed over all weights."""
         return torch.stack([self.at(name).log_density(w).sum() for name, w in params.items()]).sum()
 
+    def __repr__(self) -> str:
+        shown = (f"{f.name}={_shown(getattr(self, f.name))}" for f in fields(self))
+        return f"{type(self).__name__}({', '.join(shown)})"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Normal(Prior):
     """w ~ N(mean, std²). ``std`` is a standard deviation, not a variance."""
 
@@ -91,11 +96,47 @@ class Normal(Prior):
 
     def log_density(self, weights: Tensor) -> Tensor:
         """−(w − mean)²/(2 std²) − log std − ½ log 2π."""
-        z = (weights - self.mean) / self.std
-        return -0.5 * z.square() - _log(self.std) - 0.5 * math.log(2 * math.pi)
+        mean, std = _here(self.mean, weights), _here(self.std, weights)
+        return -0.5 * ((weights - mean) / std).square() - _log(std) - 0.5 * math.log(2 * math.pi)
+
+    @cached_property
+    def precision(self) -> Hyper:
+        """1/std²; of a prior that was fitted to a tensor."""
+        return self.std**-2
+
+    @cached_property
+    def log_scale(self) -> Hyper:
+        """Σ log std where it differs by weight, else log std; of a prior that was fitted to a tensor."""
+        return self.std.log().sum() if isinstance(self.std, Tensor) and self.std.ndim else _log(self.std)
+
+    def independent(self) -> Normal:
+        """Itself: its weights are independent."""
+        return self
+
+    def tempered(self, base: Normal, temperature: float) -> Normal:
+        """base·(self/base)^(1/temperature): what this prior knows beyond ``base``, to a part."""
+        check_temperature(temperature)
+        mean, std = {}, {}
+        for name in self.std:
+            own, other = self.at(name), base.at(name)
+            start = like(other.precision, own.std)
+            precision = start + (own.precision - start) / temperature
+            _check_proper(precision, temperature)
+            pull = start * other.mean + (own.precision * own.mean - start * other.mean) / temperature
+            mean[name], std[name] = pull / precision, precision.rsqrt()
+        return Normal(std, mean)
+
+    def renewed(self, where: Params, base: Normal) -> Normal:
+        """The same, but with ``base`` for the marked weights: such as the head of a task that has not come yet."""
+        mean, std = dict(self.mean), dict(self.std)
+        for name, marked in where.items():
+            fresh, marked = base.at(name), marked.to(std[name].device)
+            std[name] = torch.where(marked, like(fresh.std, std[name]), std[name])
+            mean[name] = torch.where(marked, like(fresh.mean, mean[name]), mean[name])
+        return Normal(std, mean)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EmpiricalNormal(Prior):
     """w ~ N(0, s²) with s learned: empirical Bayes, at the s that maximises the ELBO whatever q is.
 
@@ -140,7 +181,7 @@ def _unchecked_normal(std: Tensor) -> Normal:
     return normal
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Laplace(Prior):
     """w ~ Laplace(0, scale): the MAP estimate is L1-regularised."""
 
@@ -154,7 +195,7 @@ class Laplace(Prior):
         return -weights.abs() / self.scale - _log(self.scale) - math.log(2.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ScaleMixture(Prior):
     """Two zero-mean Normals: a share ``weight`` of wide ones, the rest narrow."""
 
@@ -174,7 +215,7 @@ class ScaleMixture(Prior):
         return torch.logaddexp(wide, narrow)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StudentT(Prior):
     """w ~ scale·t(degrees): most weights near zero, a few far out."""
 
@@ -191,7 +232,7 @@ class StudentT(Prior):
         return constant - _log(self.scale) - (nu + 1) / 2 * torch.log1p((weights / self.scale).square() / nu)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LogUniform(Prior):
     """p(w) ∝ 1/|w|: scale-free and improper, so only differences of its KL mean anything."""
 
@@ -200,22 +241,86 @@ class LogUniform(Prior):
         return -weights.abs().log()
 
 
+class Carried(Protocol):
+    """A prior that an earlier posterior has become: ``Normal`` by parameter, or ``correlated.Correlated``."""
+
+    def independent(self) -> Normal:
+        """Its marginals, for methods whose weights are independent."""
+        ...
+
+    def tempered(self, base: Normal, temperature: float) -> Any:
+        """What it knows beyond ``base``, to a part."""
+        ...
+
+    def renewed(self, where: Params, base: Normal) -> Any:
+        """The same, with ``base`` for the marked weights."""
+        ...
+
+
 class Carries(Protocol):
     """Anything that can become the prior of the next task."""
 
-    def as_prior(self, base: Normal) -> Normal:
+    def as_prior(self, base: Normal) -> Any:
         """Itself as a prior; parameters without a variance take ``base``."""
         ...
 
 
-def from_posterior(posterior: Carries, base: Normal | None = None) -> Normal:
+def from_posterior(posterior: Carries, base: Normal | None = None, temperature: float = 1.0) -> Any:
     """Yesterday's posterior as today's prior: p(w | D₁, D₂) ∝ p(D₂ | w) p(w | D₁).
+
+    A full Gaussian is kept whole. Of diagonal, low-rank, Kronecker and empirical posteriors the mean and the variance
+    of every weight are kept, and correlations are left out.
 
     Args:
         posterior: A posterior over weights with variances.
         base: The prior of parameters that the posterior gives no variance; a standard Normal if not given.
+        temperature: How much of the past is forgotten: the prior is base·(posterior/base)^(1/temperature). 1 keeps it
+            all, infinity leaves ``base``, near 0 freezes the weights.
     """
-    return posterior.as_prior(base or Normal())
+    base = base or Normal()
+    prior = posterior.as_prior(base)
+    return prior if temperature == 1 else prior.tempered(base, temperature)
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuse what is no temperature; infinity is one."""
+    if not temperature > 0:
+        raise PosterityError(f"the temperature of a carried prior must be positive, got {temperature!r}")
+
+
+def _check_proper(precision: Tensor, temperature: float) -> None:
+    if not bool((precision > 0).all()):
+        raise PosterityError(
+            f"a temperature of {temperature} makes the carried prior improper: some weights have a variance above the "
+            "base prior's, so use a temperature of 1 or more"
+        )
+
+
+def _changed(prior: Any, **values: Hyper) -> Any:
+    """The prior with other hyper-parameters, unchecked: looking at tensors would wait for the GPU at every step."""
+    changed = object.__new__(type(prior))
+    for name, value in {**{f.name: getattr(prior, f.name) for f in fields(prior)}, **values}.items():
+        object.__setattr__(changed, name, value)
+    return changed
+
+
+def like(value: Hyper, weights: Tensor) -> Tensor:
+    """A number or tensor in the type and on the device of ``weights``; a number in its full precision."""
+    return torch.as_tensor(value, dtype=weights.dtype, device=weights.device)
+
+
+def _here(value: Hyper, weights: Tensor) -> Any:
+    """A tensor beside the weights; a number as it is."""
+    return value.to(weights) if isinstance(value, Tensor) else value
+
+
+def _shown(value: Hyper) -> str:
+    """A hyper-parameter in a few words; tensors by their size and mean, which also tells two of them apart."""
+    parts = value.values() if isinstance(value, Mapping) else (value,)
+    if not any(isinstance(part, Tensor) for part in parts):
+        return repr(value)
+    flat = torch.cat([torch.as_tensor(part).detach().double().cpu().reshape(-1) for part in parts])
+    return f"<{len(flat)} numbers, mean {float(flat.mean()):.9g}>"
 
 
 def _log(value: Any) -> Any:

@@ -24,7 +24,7 @@ from posterity.report.tables import mark, shown
 from posterity.report.verdict import label, verdict
 from posterity.types import PosterityError
 
-__all__ = ["page", "read_results", "write_report"]
+__all__ = ["document", "page", "read_results", "write_report"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """What the browser may do with the page: nothing that leaves it."""
@@ -67,6 +67,16 @@ def page(results: Mapping[str, Any], drawn: dict[str, Figure] | None = None) -> 
     made = [(part.half, _section(part, drawn)) for part in parts]
     groups = [(half, "".join(text for _, text in group)) for half, group in groupby(made, key=lambda pair: pair[0])]
     body = "".join(f'<div class="halves">{text}</div>' if half else text for half, text in groups)
+    main = f"""<p class="verdict">{html.escape(verdict(results))}</p>
+{_table(results)}
+<nav aria-label="sections">{links}<a href="#made">How it was made</a></nav>
+{body}
+{_made(results)}"""
+    return document(title, _subtitle(results), main, str(results["about"]["versions"]["posterity"]))
+
+
+def document(title: str, subtitle: str, main: str, version: str) -> str:
+    """A page around its main part (HTML): head, style, theme button, sorting, and a policy against all else."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -77,15 +87,11 @@ def page(results: Mapping[str, Any], drawn: dict[str, Figure] | None = None) -> 
 <style>{_asset("page.css")}</style>
 </head>
 <body>
-<header><div><h1>{html.escape(title)}</h1><p>{html.escape(_subtitle(results))}</p></div>
+<header><div><h1>{html.escape(title)}</h1><p>{html.escape(subtitle)}</p></div>
 <button id="theme" type="button">dark</button></header>
 <main>
-<p class="verdict">{html.escape(verdict(results))}</p>
-{_table(results)}
-<nav aria-label="sections">{links}<a href="#made">How it was made</a></nav>
-{body}
-{_made(results)}
-<footer>Made by posterity {html.escape(str(results["about"]["versions"]["posterity"]))}.</footer>
+{main}
+<footer>Made by posterity {html.escape(version)}.</footer>
 </main>
 <script>{_asset("page.js")}</script>
 </body>

@@ -39,6 +39,7 @@ class Training:
         steps: Optimizer steps, instead of ``epochs``.
         clip: Largest norm of the gradient.
         accumulate: Micro-batches that a batch is cut into.
+        ranks_per_draw: How many ranks share one draw of the weights (VOGN, IVON, Noisy K-FAC) and divide its examples.
         autocast: Forward passes in bfloat16.
         compile: Compile the network.
         device: Where to train; None takes a GPU if there is one.
@@ -49,6 +50,7 @@ class Training:
         resume: Continue from ``checkpoint`` if it is there.
         progress: A bar on a terminal, plain lines elsewhere (True); nothing (False); a bar on a terminal only (None).
         tensorboard: A folder for TensorBoard scalars, if it is installed.
+        balance: Show every class equally often, drawing examples of rare classes again and again; N stays what it is.
         augment: ``(inputs, generator) -> inputs``, applied to each batch on its device.
         num_data: N, where it cannot be read off the data; checked against it where it can.
         callbacks: What to do after each epoch.
@@ -61,6 +63,7 @@ class Training:
     steps: int | None = None
     clip: float | None = None
     accumulate: int = 1
+    ranks_per_draw: int = 1
     autocast: bool = False
     compile: bool = False
     device: str | None = None
@@ -71,12 +74,13 @@ class Training:
     resume: bool = False
     progress: bool | None = None
     tensorboard: str | Path | None = None
+    balance: bool = False
     augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
     num_data: int | None = None
     callbacks: tuple[Callback, ...] = ()
 
     def __post_init__(self) -> None:
-        check_positive(batch_size=self.batch_size, accumulate=self.accumulate)
+        check_positive(batch_size=self.batch_size, accumulate=self.accumulate, ranks_per_draw=self.ranks_per_draw)
         for name in ("lr", "clip", "steps", "patience", "num_data"):
             if getattr(self, name) is not None:
                 check_positive(**{name: getattr(self, name)})

@@ -44,7 +44,10 @@ def check_diversity(posterior: Posterior, inputs: Inputs) -> None:
     if posterior.distinct == 1:
         return
     prediction = posterior.predict(inputs, draws=4)
-    spread = prediction.std if posterior.likelihood.classifies else prediction.epistemic  # type: ignore[attr-defined]
+    if posterior.likelihood.classifies:
+        spread = prediction.std  # type: ignore[attr-defined]
+    else:  # a share of the whole variance, which does not depend on the units of the targets
+        spread = prediction.epistemic / prediction.variance  # type: ignore[attr-defined]
     if prediction.draws > 1 and float(spread.max()) < 1e-6:
         text = "all draws predict the same: the posterior has collapsed to a point; raise its std, lr or prior scale"
         warnings.warn(text, PosterityWarning, stacklevel=2)

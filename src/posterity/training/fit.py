@@ -92,7 +92,7 @@ def start(module: nn.Module, job: Job) -> Run:
     """A run at its first step."""
     network = job.method.prepare(module).to(job.device)
     job.ranks.broadcast_([*network.parameters(), *network.buffers()])
-    streams = RandomStreams.from_seed(job.seed, job.ranks.rank, job.device)
+    streams = RandomStreams.from_seed(job.seed, job.ranks.rank // job.training.ranks_per_draw, job.device)
     optimizer = job.method.optimizer(network, job.plan, streams)
     run = Run(network, optimizer, job.method.collector(network, job.plan), job.plan, streams)
     noise = job.likelihood.trainable()
@@ -134,7 +134,8 @@ def _job(
     elif training.validation is not None:
         held = training.validation
     stream = open_stream(data, training, seed, ranks, device)
-    held_stream = None if held is None else open_stream(held, replace(training, num_data=None), seed, Ranks(), device)
+    plain = replace(training, num_data=None, balance=False)
+    held_stream = None if held is None else open_stream(held, plain, seed, Ranks(), device)
     first = next(iter(stream.once()))
     if likelihood is None:
         likelihood = likelihoods.infer(first.targets)

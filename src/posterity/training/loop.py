@@ -68,6 +68,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
         for batch, size in batches:
             _set_pace(run, pace)
             watch.add(*_gradients(run, job, forward, batch, size))
+            del batch  # so that the next one can take its memory
             _update(run, job)
             if run.step % (1 if job.device.type == "cpu" else _LOOK_EVERY) == 0 or run.step == job.plan.steps:
                 check_loss(watch.last, run, checkpoint.path)

@@ -175,7 +175,8 @@ def _reseeded(job: Job, seed: int, alone: bool = False) -> Resident:
     stream = job.stream
     if not isinstance(stream, Resident):
         return stream  # type: ignore[return-value]
-    return Resident(stream.inputs, stream.targets, stream.batch_size, seed, None if alone else stream.ranks)
+    ranks = None if alone else stream.ranks
+    return Resident(stream.inputs, stream.targets, stream.batch_size, seed, ranks, stream.balance)
 
 
 def _numbered(job: Job, index: int) -> Job:

@@ -43,12 +43,20 @@ class Stream(Protocol):
 
 
 class Resident:
-    """Tensors on the device, shuffled anew every epoch and sliced there."""
+    """Tensors on the device, shuffled anew every epoch and sliced there; ``balance`` draws classes equally often."""
 
     checked = True
 
-    def __init__(self, inputs: Inputs, targets: Tensor, batch_size: int, seed: int, ranks: Ranks | None = None) -> None:
-        self.inputs, self.targets = inputs, targets
+    def __init__(
+        self,
+        inputs: Inputs,
+        targets: Tensor,
+        batch_size: int,
+        seed: int,
+        ranks: Ranks | None = None,
+        balance: bool = False,
+    ) -> None:
+        self.inputs, self.targets, self.balance = inputs, targets, balance
         self.num_data = len(targets)
         self.batch_size = min(batch_size, self.num_data)
         self.seed, self.ranks = seed, ranks or Ranks()
@@ -60,21 +68,34 @@ class Resident:
 
     def order(self, index: int) -> Tensor:
         """The shuffle of an epoch: a pure function of seed and epoch."""
-        shuffled = torch.randperm(self.num_data, generator=generator_for(self.seed + _EPOCH_STRIDE * (index + 1)))
-        return shuffled.to(self.targets.device)
+        return torch.randperm(self.num_data, generator=self._generator(index)).to(self.targets.device)
+
+    def balanced(self, index: int) -> Tensor:
+        """As many examples, each class equally often and each of its examples equally likely."""
+        generator = self._generator(index)
+        _, classes, sizes = self.targets.cpu().unique(return_inverse=True, return_counts=True)
+        drawn = torch.randperm(self.num_data, generator=generator) % len(sizes)
+        rank = (torch.rand(self.num_data, generator=generator, dtype=torch.float64) * sizes[drawn]).long()
+        first = sizes.cumsum(0) - sizes
+        return classes.argsort(stable=True)[first[drawn] + rank].to(self.targets.device)
+
+    def _generator(self, index: int) -> torch.Generator:
+        return generator_for(self.seed + _EPOCH_STRIDE * (index + 1))
 
     def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
         """Slices of the shuffled data."""
-        for chosen in self.order(index).split(self.batch_size)[: self.steps_per_epoch]:
-            own = chosen[self.ranks.rank :: self.ranks.world]
-            inputs = map_inputs(self.inputs, lambda t, own=own: t.index_select(0, own))  # type: ignore[misc]
-            yield Batch(inputs, self.targets.index_select(0, own)), len(chosen)
+        order = self.balanced(index) if self.balance else self.order(index)
+        for chosen in order.split(self.batch_size)[: self.steps_per_epoch]:
+            own = chosen[self.ranks.rank :: self.ranks.world] if self.ranks.world > 1 else chosen
+            yield self._rows(own), len(chosen)
 
     def once(self) -> Iterator[Batch]:
         """Every example once, in a fixed shuffle: data are often sorted, and some look at the first batches only."""
         for own in self.order(-1).split(self.batch_size):
-            inputs = map_inputs(self.inputs, lambda t, own=own: t.index_select(0, own))  # type: ignore[misc]
-            yield Batch(inputs, self.targets.index_select(0, own))
+            yield self._rows(own)
+
+    def _rows(self, own: Tensor) -> Batch:
+        return Batch(map_inputs(self.inputs, lambda t: t.index_select(0, own)), self.targets.index_select(0, own))
 
 
 class FromLoader:
@@ -111,13 +132,17 @@ class FromLoader:
 def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: torch.device) -> Stream:
     """A stream over a DataLoader (or any list of batches), a Dataset, or a pair of tensors."""
     if isinstance(data, DataLoader | list) or (not isinstance(data, Dataset | tuple) and isinstance(data, Iterable)):
+        if training.balance:
+            raise PosterityError("balance needs tensors or a Dataset; give a loader a WeightedRandomSampler instead")
         return FromLoader(data, device, training.num_data, ranks)
     inputs, targets = as_tensors(data)
     if training.num_data not in (None, len(targets)):
         raise PosterityError(f"num_data={training.num_data} was given, but the data holds {len(targets)} examples")
+    if training.balance and (targets.ndim != 1 or targets.is_floating_point()):
+        raise PosterityError(f"balance needs integer classes [N], got {targets.dtype} {tuple(targets.shape)}")
     check_finite(inputs)
     inputs = map_inputs(inputs, lambda t: t.to(device))
-    return Resident(inputs, targets.to(device), training.batch_size, seed, ranks)
+    return Resident(inputs, targets.to(device), training.batch_size, seed, ranks, training.balance)
 
 
 def as_tensors(data: Any) -> tuple[Inputs, Tensor]:

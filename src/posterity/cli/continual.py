@@ -1,0 +1,121 @@
+"""``posterity continual``: learn a stream of tasks, and see what is remembered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import posterity
+from posterity.cli.config import RunConfig, build_method, nearest, plain
+from posterity.cli.show import console, table
+from posterity.continual import BENCHMARKS, Learned, Memory, benchmark, learn
+from posterity.continual.recipes import BASELINES, Recipe, names, recipe
+from posterity.files import write_bytes
+from posterity.types import PosterityError
+
+
+def continual(
+    benchmark_name: Annotated[
+        str, typer.Option("--benchmark", help=f"One of {', '.join(BENCHMARKS)}.")
+    ] = "permuted-digits",
+    method: Annotated[
+        str, typer.Option(help="Methods and baselines (fine-tuning, joint, ewc, replay, functional), with commas.")
+    ] = "fine-tuning,ewc,vogn",
+    tasks: Annotated[int | None, typer.Option(help="How many tasks; all if not given.")] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over each task; 0 takes what suits the stream.")] = 0,
+    memory: Annotated[int, typer.Option(help="Examples of each task to keep, for those that can use them.")] = 0,
+    choose: Annotated[str, typer.Option(help="How they are chosen: random or k-centre.")] = "random",
+    rehearse: Annotated[float, typer.Option(help="Their share among the examples of a later task.")] = 0.0,
+    temperature: Annotated[float, typer.Option(help="Of the carried prior: above 1 it forgets.")] = 1.0,
+    seeds: Annotated[int, typer.Option(help="Repetitions with other random numbers.")] = 1,
+    draws: Annotated[int, typer.Option(help="Networks averaged in predictions.")] = 32,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="One value, such as training.batch_size=512; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where posteriors, results and report.html go.")] = Path("continual"),
+) -> None:
+    """Learn a stream of tasks by each method; an interrupted run goes on where it was."""
+    config = RunConfig.read(None, changes or ())
+    nearest(benchmark_name, BENCHMARKS, "benchmark")
+    chosen = {name: nearest(name, names(), "method") for name in (part.strip() for part in method.split(",")) if name}
+    options = {"memory": Memory(memory, choose) if memory else None, "rehearse": rehearse, "temperature": temperature}
+    records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    for name in chosen:
+        made = _recipe(name, config, options)
+        for seed in range(seeds):
+            learned = _learn(name, made, config, benchmark_name, tasks, epochs, seed, draws, out)
+            records[name].append(learned.record())
+            _finish({"benchmark": benchmark_name, "methods": {n: r for n, r in records.items() if r}}, out)
+    _show(benchmark_name, records, out)
+
+
+def _recipe(name: str, config: RunConfig, options: dict[str, Any]) -> Recipe:
+    """The recipe of a name, with what the command changes."""
+    own = None
+    if config.method_options and name not in BASELINES:
+        own = build_method(name, {**plain(recipe(name).strategy.method), **config.method_options})
+    given = {key: value for key, value in options.items() if value not in (None, 0.0)}
+    if name in BASELINES:
+        given = {key: value for key, value in given.items() if key == "memory" and name in ("replay", "functional")}
+    return recipe(name, own, **given)
+
+
+def _learn(
+    name: str,
+    made: Recipe,
+    config: RunConfig,
+    stream: str,
+    tasks: int | None,
+    epochs: int,
+    seed: int,
+    draws: int,
+    out: Path,
+) -> Learned:
+    known = benchmark(stream, tasks=tasks, seed=seed)
+    training = config.make_training(progress=True)
+    if "lr" not in config.training_options:
+        training = replace(training, lr=made.lr)
+    if "batch_size" not in config.training_options:
+        training = replace(training, batch_size=known.batch_size)
+
+    def told(learned: Learned) -> None:
+        done, figures = len(learned.tasks), learned.figures()
+        console().print(
+            f"{name}, seed {seed}: task {done} of {len(known.tasks)}, average accuracy {figures['accuracy']:.3f}",
+            highlight=False,
+        )
+
+    return learn(
+        known.module,
+        made.strategy,
+        known.tasks,
+        epochs=epochs or known.epochs,
+        seed=seed,
+        training=training,
+        folder=out / f"{name}-{seed}",
+        resume=True,
+        draws=draws,
+        watch=told,
+    )
+
+
+def _finish(results: dict[str, Any], out: Path) -> None:
+    """Write the results and the page of all that is done."""
+    from posterity.report.continual import write_page
+
+    write_bytes(out / "results.json", json.dumps(results, indent=1).encode())
+    write_page(results, out, posterity.__version__)
+
+
+def _show(stream: str, records: dict[str, list[dict[str, Any]]], out: Path) -> None:
+    from posterity.report.continual import COLUMNS, cells
+
+    if not records:
+        raise PosterityError("no method was named")
+    rows = [(name, *cells(found).values()) for name, found in records.items()]
+    table(stream, ("learned by", *(head for head, _ in COLUMNS.values())), rows)
+    console().print(f"{out / 'report.html'} · {out / 'results.json'} · {out / 'figures'}", highlight=False)

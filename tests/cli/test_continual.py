@@ -1,0 +1,83 @@
+"""Learning that goes on, from the shell: day one and day two, a stream of tasks, and one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from posterity.cli.folder import RunFolder
+from tests.cli.test_cli import posterity as posterity
+
+FAST = ("--epochs", 2, "--set", "training.batch_size=256")
+
+
+@pytest.fixture
+def days(tmp_path):
+    """Two days of flowers in other units; the second day has no roses, and the third a new kind."""
+    generator = np.random.default_rng(0)
+    for day, kinds, shift in (
+        ("day1", "tulip rose iris", 0.0),
+        ("day2", "iris tulip", 3.0),
+        ("day3", "oak tulip", 0.0),
+    ):
+        names = kinds.split() * 40
+        rows = [f"{len(n) + generator.normal() + shift:.3f},{ord(n[0]) + generator.normal():.3f},{n}" for n in names]
+        (tmp_path / f"{day}.csv").write_text("\n".join(["size,shape,kind", *rows]))
+    return tmp_path
+
+
+def test_day_two_goes_on_from_day_one(posterity, days):
+    code, out, err = posterity("fit", "--method", "vogn", "--data", "day1.csv", "--out", "runs/day1", *FAST)
+    assert code == 0, err
+    code, out, err = posterity(
+        "fit", "--method", "vogn", "--data", "day2.csv", "--prior", "runs/day1", "--out", "two", *FAST
+    )
+    assert code == 0 and "saved in two" in out, err
+    first, second = RunFolder(days / "runs/day1"), RunFolder(days / "two")
+    assert second.config().prior == "runs/day1" and second.config().model == first.config().model
+    assert second.blank().classes == first.blank().classes == ("iris", "rose", "tulip")
+    torch.testing.assert_close(second.blank().standardiser.mean, first.blank().standardiser.mean)
+    assert set(second.dataset().test[1].tolist()) == {0, 2}  # by name, not by place
+    assert float(second.dataset().training()[0][:, 0].mean()) > 0.5  # in the units of day one
+    before, after = first.posterior().variance(), second.posterior().variance()
+    assert all(bool((after[name] < v).all()) for name, v in before.items())
+    assert posterity("evaluate", "two")[0] == 0
+
+
+def test_what_cannot_go_on_is_one_sentence(posterity, days):
+    assert posterity("fit", "--method", "vogn", "--data", "day1.csv", "--out", "one", *FAST)[0] == 0
+    assert posterity("fit", "--method", "map", "--data", "day1.csv", "--out", "point", *FAST)[0] == 0
+    go_on = ("fit", "--method", "vogn", "--data", "day2.csv", "--out", "two", *FAST, "--prior")
+    for words, sentence in (
+        ((*go_on, "nowhere"), "not a run folder"),
+        ((*go_on, "point"), "has no variances"),
+        ((*go_on, "one", "--model", "mlp_50"), "belongs to another network"),
+        ((*go_on[:4], "day3.csv", *go_on[5:], "one"), "the class 'oak', for which the network has no output"),
+    ):
+        code, _, err = posterity(*words)
+        assert code == 2 and sentence in err and err.count("\n") == 1, err
+    kept = (days / "one/posterior.safetensors").read_bytes()
+    (days / "one/posterior.safetensors").write_bytes(kept[:-4] + b"oops")
+    code, _, err = posterity(*go_on, "one")
+    assert code == 2 and "damaged" in err
+
+
+def test_a_stream_of_tasks_with_a_report(posterity, tmp_path):
+    command = ("continual", "--benchmark", "split-digits", "--method", "vogn,ewc", "--tasks", 2, "--epochs", 2)
+    code, out, err = posterity(*command, "--memory", 5, "--out", "found")
+    assert code == 0 and "average accuracy" in out, err
+    results = json.loads((tmp_path / "found/results.json").read_text())
+    assert list(results["methods"]) == ["vogn", "ewc"] and len(results["methods"]["vogn"][0]["rows"]) == 2
+    page = (tmp_path / "found/report.html").read_text()
+    assert "Accuracy matrices" in page and "Memory(size=5" in page
+    assert {"matrix_vogn.svg", "accuracy_over_tasks.png"} <= {p.name for p in (tmp_path / "found/figures").iterdir()}
+    before = (tmp_path / "found/vogn-0/task-02.safetensors").read_bytes()
+    assert posterity(*command, "--memory", 5, "--out", "found")[0] == 0  # nothing left to do
+    assert (tmp_path / "found/vogn-0/task-02.safetensors").read_bytes() == before
+    code, _, err = posterity(*command, "--memory", 6, "--out", "found")
+    assert code == 2 and "belongs to another run: its strategy" in err
+    assert posterity("continual", "--benchmark", "split-digts")[0] == 2
+    assert posterity("continual", "--method", "vong")[0] == 2

@@ -1,0 +1,96 @@
+"""A posterior as one ONNX graph: onnxruntime gives the answers of ``posterior.predict``, or there is no file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import posterity as pst
+from posterity.calling import InputSpec
+from posterity.posteriors import DiagonalGaussian, Empirical, Mixture, Stochastic
+
+
+def served(path, x):
+    """What onnxruntime alone answers, by name."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, {"inputs": x.numpy()}), strict=True))
+
+
+def gaussian(module, likelihood, shape, std=0.1):
+    """Independent weights of this std around the network's own."""
+    means = {name: p.detach() for name, p in module.named_parameters()}
+    stds = {name: torch.full_like(p, std) for name, p in means.items()}
+    spec = InputSpec((shape,), ("float32",))
+    return DiagonalGaussian(module, likelihood, means, stds, inputs=spec, seed=3)
+
+
+def check(path, posterior, draws, x):
+    p = posterior.predict(x, draws=draws)
+    for name, got in served(path, x).items():
+        np.testing.assert_allclose(got, getattr(p, name).numpy(), rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_a_linear_network_with_known_moments(tmp_path):
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 1)
+    posterior = gaussian(layer, pst.likelihoods.Gaussian(0.5), (4,), std=0.2)
+    pst.export(posterior, tmp_path / "linear.onnx", "moments")
+    x = torch.randn(6, 4)
+    got = served(tmp_path / "linear.onnx", x)
+    epistemic = 0.04 * (x.square().sum(1, keepdim=True) + 1)  # Σ x² var(w) + var(b)
+    np.testing.assert_allclose(got["mean"], layer(x).detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(got["epistemic"], epistemic, rtol=1e-5)
+    np.testing.assert_allclose(got["aleatoric"], np.full((6, 1), 0.25), rtol=1e-6)
+    np.testing.assert_allclose(got["std"], (epistemic + 0.25).sqrt(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("draws", [3, "moments"])
+def test_convolutions_pooling_and_relu(draws, tmp_path):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 10))
+    posterior = gaussian(network, pst.likelihoods.Categorical(temperature=1.5), (2, 6, 6))
+    size = pst.export(posterior, tmp_path / "small.onnx", draws)
+    assert [p.name for p in tmp_path.iterdir()] == ["small.onnx"]
+    assert size == (tmp_path / "small.onnx").stat().st_size
+    for count in (1, 7):
+        check(tmp_path / "small.onnx", posterior, draws, torch.randn(count, 2, 6, 6))
+
+
+def test_each_draw_brings_its_own_batch_norm_buffers(tmp_path):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+    batches = [(torch.randn(20, 4) + 2, torch.zeros(20).long()) for _ in range(4)]
+    posterior = gaussian(network, pst.likelihoods.Categorical(), (4,)).refresh(batches, draws=3)
+    pst.export(posterior, tmp_path / "norm.onnx", 3)
+    check(tmp_path / "norm.onnx", posterior, 3, torch.randn(5, 4))
+
+
+def test_a_mixture_of_points(tmp_path):
+    likelihood = pst.likelihoods.Bernoulli()
+    networks = [nn.Linear(4, 1) for _ in range(3)]
+    points = [Empirical(n, likelihood, [{k: p.detach() for k, p in n.named_parameters()}]) for n in networks]
+    pst.export(Mixture(points), tmp_path / "three.onnx", 3, example=torch.randn(2, 4))
+    check(tmp_path / "three.onnx", Mixture(points), 3, torch.randn(5, 4))
+
+
+def test_what_no_graph_can_hold_is_refused(tmp_path):
+    network = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+    likelihood = pst.likelihoods.Categorical()
+    dropout = Stochastic(network, likelihood, inputs=InputSpec(((4,),), ("float32",)))
+    with pytest.raises(pst.PosterityError, match="draws of Stochastic are not sets of weights"):
+        pst.export(dropout, tmp_path / "f.onnx")
+    with pytest.raises(pst.PosterityError, match="independent Gaussian weights, got Stochastic"):
+        pst.export(dropout, tmp_path / "f.onnx", "moments")
+    with pytest.raises(pst.PosterityError, match="give example="):
+        pst.export(Stochastic(network, likelihood), tmp_path / "f.onnx")
+    two = Stochastic(network, likelihood, inputs=InputSpec(((4,), (4,)), ("float32", "float32")))
+    with pytest.raises(pst.PosterityError, match="takes several"):
+        pst.export(two, tmp_path / "f.onnx")
+    with pytest.raises(pst.PosterityError, match="draws must be a positive number or 'moments', got 0"):
+        pst.export(gaussian(nn.Linear(4, 3), likelihood, (4,)), tmp_path / "f.onnx", 0)
+    assert list(tmp_path.iterdir()) == []

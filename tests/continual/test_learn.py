@@ -1,0 +1,240 @@
+"""Streams of tasks: figures with known answers, memory, heads, resuming to the same bits, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import posterity as pst
+from posterity import continual
+from posterity.continual import EWC, Carry, FineTuning, Functional, Joint, Memory, Permuted, Replay, Task, TaskError
+from posterity.continual.heads import unused_rows
+from posterity.continual.memory import k_centres
+from posterity.continual.result import average, backward_transfer, forgetting, forward_transfer
+
+FAST = pst.Training(batch_size=32, progress=False)
+R = [[0.9, 0.2, 0.1], [0.7, 0.8, 0.3], [0.6, 0.9, 0.7]]
+
+
+def blobs(classes: tuple[int, ...], seed: int = 0, n: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    """Points about the corners of a square, one corner a class."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.tensor(classes)[torch.randint(len(classes), (n,), generator=g)]
+    angle = math.pi / 2 * y
+    centre = torch.stack([angle.cos(), angle.sin(), y.double(), torch.ones(n)], 1)
+    return centre + 0.3 * torch.randn(n, 4, generator=g).double(), y
+
+
+def tasks(heads: bool = True) -> list[Task]:
+    groups = ((0, 1), (2, 3))
+    return [Task(str(g), blobs(g), blobs(g, 1), g if heads else None) for g in groups]
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4)).double()
+
+
+def test_figures_of_a_matrix():
+    assert average(R) == pytest.approx([0.9, 0.75, 2.2 / 3])
+    assert forgetting(R) == pytest.approx(((0.9 - 0.6) + (0.8 - 0.9)) / 2)
+    assert backward_transfer(R) == pytest.approx(((0.6 - 0.9) + (0.9 - 0.8)) / 2)
+    assert forward_transfer(R, [0.1, 0.1, 0.1]) == pytest.approx(((0.2 - 0.1) + (0.3 - 0.1)) / 2)
+    assert forward_transfer([[0.9], [0.7, 0.8]], [0.1, 0.1]) is None
+    assert forgetting([[0.9]]) == backward_transfer([[0.9]]) == 0
+
+
+def test_k_centres_take_the_farthest_in_turn():
+    points = torch.tensor([0.0, 1.0, 10.0, 4.0, 10.5])[:, None]
+    generator = torch.Generator()
+    for seed in range(20):
+        first, *rest = k_centres(points, 3, generator.manual_seed(seed)).tolist()
+        distance = (points - points[first]).abs().flatten()
+        assert rest[0] == int(distance.argmax())
+        assert rest[1] == int(torch.minimum(distance, (points - points[rest[0]]).abs().flatten()).argmax())
+
+
+def test_a_memory_is_cut_from_a_task_without_loss():
+    x, y = blobs((0, 1))
+    for choose in ("random", "k-centre"):
+        (kept, _), (others, _) = Memory(7, choose).cut((x, y), seed=3)
+        assert len(kept) == 7 and len(others) == len(x) - 7
+        together = torch.cat([kept, others])
+        assert torch.equal(together[together[:, 0].argsort()], x[x[:, 0].argsort()])
+
+
+def test_rehearsed_examples_have_their_share():
+    train, old = blobs((0, 1), n=120), blobs((2, 3), n=10)
+    _, targets = Replay(rehearse=0.25).lessons(train, [old])
+    assert float((targets >= 2).double().mean()) == 0.25
+    assert len(Joint().lessons(train, [old])[1]) == 130
+    assert Carry(memory=Memory(5)).lessons(train, [old])[1] is train[1]
+
+
+def test_permuted_tasks_are_orders_of_the_same_pixels():
+    x, y = torch.arange(24.0).view(2, 3, 2, 2), torch.tensor([0, 1])
+    stream = Permuted((x, y), (x, y), tasks=3, seed=1)
+    assert torch.equal(stream[0].train[0], x) and not torch.equal(stream[1].train[0], x)
+    assert torch.equal(stream[1].train[0].flatten(1).sort().values, x.flatten(1))
+    assert torch.equal(stream[2].train[0], stream[2].test[0]) and len(stream[:2]) == 2
+
+
+def test_a_head_is_a_softmax_over_its_own_logits():
+    outputs, targets = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 1, 2])
+    several = pst.likelihoods.MultiHead(heads=((0, 1), (2, 3)))
+    own = torch.where(targets < 2, outputs[:, :2].logsumexp(1), outputs[:, 2:].logsumexp(1))
+    torch.testing.assert_close(several.log_prob(outputs, targets), outputs.gather(1, targets[:, None])[:, 0] - own)
+    torch.testing.assert_close(several.loss(outputs, targets), -several.log_prob(outputs, targets).mean())
+    second = replace(several, head=1)
+    expected = torch.cat([torch.zeros(6, 2), outputs[:, 2:].softmax(1)], 1)
+    torch.testing.assert_close(second.probs(outputs), expected)
+    assert float(second.hessian(outputs)[:, :2].abs().max()) == 0
+    with pytest.raises(pst.PosterityError, match="class 0 belongs to no head"):
+        second.check(outputs, targets)
+
+
+def test_a_head_that_no_task_has_used_keeps_base_prior_and_first_weights():
+    seen = {}
+
+    class Spy(Carry):
+        def method_for(self, past, likelihood):
+            seen[len(past.heads)] = (past.prior, past.stds)
+            return super().method_for(past, likelihood)
+
+    base = pst.priors.Normal(0.5)
+    continual.learn(network(), Spy(method=pst.VOGN(prior=base)), tasks(), epochs=3, training=FAST)
+    prior, stds = seen[1]
+    used, unused = prior.at("2.weight").std[:2], prior.at("2.weight").std[2:]
+    assert bool((unused == 0.5).all()) and bool((prior.at("2.weight").mean[2:] == 0).all())
+    assert (
+        bool((used < 0.5).all()) and bool((stds["2.weight"][2:] == 0).all()) and bool((stds["2.weight"][:2] > 0).all())
+    )
+    marks = unused_rows(network(), [(0, 1)])
+    assert marks["2.bias"].tolist() == [False, False, True, True]
+    assert unused_rows(network(), [None]) == {} == unused_rows(network(), [(0, 1), (2, 3)])
+
+
+STRATEGIES = {
+    "vogn": pst.VOGN(prior=pst.priors.Normal(0.5), damping=0.0),
+    "vogn, coreset": Carry(method=pst.VOGN(prior=pst.priors.Normal(0.5)), memory=Memory(6, "k-centre")),
+    "mean-field, rehearsing": Carry(method=pst.MeanField(), memory=Memory(6), rehearse=0.2),
+    "hwa": pst.HWA(of=pst.MeanField(), start=0),
+    "swag": pst.SWAG(rank=2, start=0, every=1),
+    "laplace": pst.Laplace(structure="full"),
+    "fine-tuning": FineTuning(),
+    "joint": Joint(),
+    "ewc": EWC(strength=2.0),
+    "replay": Replay(memory=Memory(6)),
+    "functional": Functional(memory=Memory(6)),
+}
+EACH = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=list(STRATEGIES))
+
+
+class KilledError(Exception):
+    pass
+
+
+class Killer:
+    """Stops the process in the middle of the second task."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def on_epoch(self, run, figures):
+        self.left -= 1
+        if self.left == 0:
+            raise KilledError
+
+
+@EACH
+@pytest.mark.parametrize("heads", [True, False], ids=["heads", "one head"])
+def test_killed_in_a_task_and_resumed_is_the_same_bits(strategy, heads, tmp_path):
+    options = {"epochs": 5, "draws": 4}
+    whole = continual.learn(network(), strategy, tasks(heads), training=FAST, **options)
+    killer = replace(FAST, callbacks=(Killer(13 if getattr(strategy, "refines", False) else 8),))
+    with pytest.raises(KilledError):
+        continual.learn(network(), strategy, tasks(heads), training=killer, folder=tmp_path, **options)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert "task-01.safetensors" in left and any(name.startswith("checkpoint-") for name in left)
+    again = continual.learn(network(), strategy, tasks(heads), training=FAST, folder=tmp_path, resume=True, **options)
+    assert again.rows == whole.rows and again.start == whole.start
+    for one, other in ((again.posterior, whole.posterior), (again.predictive, whole.predictive)):
+        assert all(torch.equal(one.mean()[name], mean) for name, mean in other.mean().items())
+        assert all(torch.equal(one.variance()[name], v) for name, v in other.variance().items())
+    assert not any(path.name.startswith("checkpoint-") for path in tmp_path.iterdir())
+    assert json.loads((tmp_path / "results.json").read_text())["tasks"] == whole.tasks
+
+
+def test_without_forgetting_two_heads_are_both_known():
+    known = continual.learn(network(), STRATEGIES["vogn"], tasks(), epochs=40, training=replace(FAST, lr=0.05))
+    assert min(known.matrix()[-1]) > 0.9
+    assert known.figures().keys() >= {"accuracy", "nll", "ece", "forgetting", "backward_transfer", "forward_transfer"}
+
+
+def test_memory_of_everything_forgets_nothing():
+    """On one head fine-tuning forgets the first classes altogether, all data at once does not."""
+    training = replace(FAST, lr=0.02)
+    forgot = continual.learn(network(), FineTuning(), tasks(heads=False), epochs=20, training=training)
+    joint = continual.learn(network(), Joint(), tasks(heads=False), epochs=20, training=training)
+    assert joint.matrix()[-1][0] > 0.9 > forgot.matrix()[-1][0] + 0.2
+
+
+def test_ewc_adds_fisher_information_times_its_strength():
+    strategy, base = EWC(strength=5.0), pst.priors.Normal(1.0)
+    net = network()
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    std = {name: torch.full_like(p, 0.5) for name, p in mean.items()}  # precision 4 = 1 + Fisher 3
+    posterior = pst.posteriors.DiagonalGaussian(net, pst.likelihoods.Categorical(), mean, std)
+    prior = strategy.prior_after(posterior, base)
+    torch.testing.assert_close(prior.at("0.weight").precision, torch.full_like(mean["0.weight"], 1 + 5 * 3))
+
+
+def test_a_stream_that_is_not_a_list_is_learned_as_it_comes():
+    learned = continual.learn(network(), FineTuning(), (task for task in tasks(False)), epochs=2, training=FAST)
+    assert [len(row["accuracy"]) for row in learned.rows] == [1, 2] and "forward_transfer" not in learned.figures()
+
+
+def test_what_is_wrong_with_a_task_is_said_and_what_was_learned_is_kept(tmp_path):
+    good = tasks(False)[0]
+    empty = Task("nothing", (torch.zeros(0, 4).double(), torch.zeros(0, dtype=torch.int64)))
+    strange = Task("strange", (blobs((0, 1))[0], blobs((0, 1))[1] + 3))
+    for bad, words in ((empty, "nothing has 0 training inputs"), (strange, "no output for class 4")):
+        with pytest.raises(pst.PosterityError, match=words):
+            continual.learn(network(), FineTuning(), [good, bad], epochs=1, training=FAST)
+        with pytest.raises(TaskError, match=f"task 2.*{words}") as caught:
+            stream = iter([good, bad])
+            continual.learn(network(), FineTuning(), stream, epochs=1, training=FAST, folder=tmp_path / bad.name)
+        assert caught.value.so_far.tasks == [good.name] and caught.value.so_far.posterior is not None
+        assert (tmp_path / bad.name / "task-01.safetensors").exists()
+
+
+def test_a_folder_is_not_written_over_and_belongs_to_one_run(tmp_path):
+    run = {"epochs": 1, "training": FAST, "folder": tmp_path}
+    continual.learn(network(), FineTuning(), tasks(False)[:1], **run)
+    with pytest.raises(pst.PosterityError, match="already holds learned tasks"):
+        continual.learn(network(), FineTuning(), tasks(False), **run)
+    with pytest.raises(pst.PosterityError, match="belongs to another run: its epochs"):
+        continual.learn(network(), FineTuning(), tasks(False), resume=True, **{**run, "epochs": 2})
+    file = tmp_path / "task-01.safetensors"
+    file.write_bytes(file.read_bytes()[:-5] + b"wrong")
+    with pytest.raises(TaskError, match="damaged"):
+        continual.learn(network(), FineTuning(), tasks(False), resume=True, **run)
+
+
+def test_strategies_refuse_what_cannot_be():
+    with pytest.raises(pst.PosterityError, match="starts from a Normal prior"):
+        Carry(method=pst.MeanField(prior=pst.priors.Laplace(1.0)))
+    with pytest.raises(pst.PosterityError, match="needs a memory"):
+        Carry(rehearse=0.5)
+    with pytest.raises(pst.PosterityError, match="chosen by one of random, k-centre"):
+        Memory(5, "best")
+    with pytest.raises(pst.PosterityError, match="there is no stream 'mnits'"):
+        continual.benchmark("mnits")
+    with pytest.raises(pst.PosterityError, match="no variances"):
+        continual.learn(network(), pst.MAP(), tasks(), epochs=1, training=FAST)
