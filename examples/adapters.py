@@ -31,7 +31,7 @@ from posterity.posteriors import Empirical
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Pair = tuple[Tensor, Tensor]
 METHODS = {  # and their learning rates
-    "IVON": (pst.IVON(hess_init=0.1, beta2=0.9999), 0.1),
+    "IVON": (pst.IVON(hess_init=10.0, beta2=0.9995), 0.5),
     "SWAG": (pst.SWAG(rank=10, lr=1e-3), 1e-3),
     "Laplace": (
         pst.Laplace(curvature="fisher"),
