@@ -10,11 +10,17 @@ import pytest
 
 import posterity as pst
 
+pytestmark = pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")  # such short runs alarm the doctor
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {
     "first_steps.py": ["--epochs", "2"],
     "gan.py": ["--tiny"],
     "own_loop.py": ["--epochs", "2"],
+    "regression.py": ["--tiny"],
+    "uci.py": ["--sets", "heteroscedastic", "--epochs", "3"],
+    "adapters.py": ["--tiny"],
+    "active_learning.py": ["--tiny", "--method", "swag"],
+    "in_lightning.py": ["--epochs", "2"],
     "long_tail.py": ["--data", "digits", "--imbalance", "10", "--epochs", "2", "--figure", "tail.png"],
     "production.py": ["--tiny"],
     "super_resolution.py": ["--tiny"],
@@ -31,8 +37,10 @@ def test_every_example_is_run():
 def test_the_example_runs(name, monkeypatch, tmp_path, capsys):
     if name == "own_loop.py" and not hasattr(pst.optim.IVON, "posterior"):
         pytest.skip("IVON gives no posterior yet")
+    if name == "in_lightning.py":
+        pytest.importorskip("lightning.pytorch")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, *TINY[name]])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     printed = capsys.readouterr().out
-    assert any(word in printed for word in ("accuracy", "PSNR", "ELBO"))
+    assert any(word in printed for word in ("accuracy", "PSNR", "ELBO", "NLL"))

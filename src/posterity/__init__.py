@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from posterity.evaluation import evaluate as evaluate
     from posterity.evaluation import landscape as landscape
     from posterity.layers import Moped as Moped
+    from posterity.layers import adapters as adapters
+    from posterity.layers import adapters_off as adapters_off
     from posterity.layers import elbo as elbo
     from posterity.layers import kl as kl
     from posterity.layers import plain_moments as plain_moments
@@ -111,6 +113,8 @@ _HOMES = {
     "evaluate": "posterity.evaluation",
     "landscape": "posterity.evaluation",
     "Moped": "posterity.layers",
+    "adapters": "posterity.layers",
+    "adapters_off": "posterity.layers",
     "elbo": "posterity.layers",
     "kl": "posterity.layers",
     "plain_moments": "posterity.layers",

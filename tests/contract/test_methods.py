@@ -65,6 +65,25 @@ def test_a_saved_posterior_loads_with_the_same_draws(case, tmp_path):
 
 
 @every_method
+@pytest.mark.parametrize("members", [1, 2])
+def test_what_needs_no_gradient_stays_as_it_is(case, members):
+    module = network()
+    module[0].requires_grad_(False)
+    fixed = {f"0.{name}": p.detach() for name, p in module[0].named_parameters()}
+    training = pst.Training(batch_size=32, progress=False, **case.training)
+    posterior = pst.fit(module, case.method, data(), epochs=2, members=members, training=training)
+    for part in posterior.parts if members > 1 else [posterior]:
+        assert not torch.equal(part.module.state_dict().get("2.weight", torch.empty(0)), module[2].weight)
+        if isinstance(part, pst.WeightPosterior):
+            mean, variance, drawn = part.mean(), part.variance(), part.sample()
+            torch.testing.assert_close({name: mean[name] for name in fixed}, fixed)
+            torch.testing.assert_close({name: drawn[name] for name in fixed}, fixed, rtol=0, atol=0)
+            assert all(float(variance[name].max()) < 1e-30 for name in fixed)  # a mean over equal points rounds
+        else:
+            torch.testing.assert_close({name: part.module.state_dict()[name] for name in fixed}, fixed, rtol=0, atol=0)
+
+
+@every_method
 def test_the_users_module_is_never_changed(case):
     module = network().train()
     weights = copy.deepcopy(module.state_dict())

@@ -283,8 +283,24 @@ def test_bad_use_is_refused_in_one_sentence(make):
         pass
     with pytest.raises(PosterityError, match="again"), optimizer.sampled_weights(), optimizer.sampled_weights():
         pass
-    with pytest.raises(PosterityError, match="closure"):
+    with pytest.raises(PosterityError, match="no gradient arrived"):
         optimizer.step(lambda: None)
+
+
+@every
+def test_a_closure_is_run_with_sampled_weights(make):
+    by_hand, by_closure = network(), network()
+    first, second = make(by_hand), make(by_closure)
+    steps(by_hand, first, 3)
+
+    def closure() -> Tensor:
+        loss = F.cross_entropy(by_closure(INPUTS), TARGETS)
+        loss.backward()
+        return loss
+
+    losses = [second.step(closure) for _ in range(3)]
+    torch.testing.assert_close(weights(by_closure), weights(by_hand), rtol=0, atol=0)
+    assert all(loss.item() > 0 for loss in losses)
 
 
 @every

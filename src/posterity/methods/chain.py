@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.flat import Layout
-from posterity.methods.base import plain_parameters
+from posterity.methods.swa import trainable
 from posterity.posteriors import Empirical
 from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
 from posterity.probability.likelihoods import Likelihood
@@ -43,7 +43,7 @@ class Chain:
             raise PosterityError(
                 f"{capacity} samples would come, but at least two are needed: lower burn_in or thin, or train longer"
             )
-        params = plain_parameters(module)
+        params = trainable(module)
         first = next(iter(params.values()))
         self.layout, self.due, self.count = Layout.of(params), due, 0
         shape = (capacity, self.layout.total)
@@ -56,14 +56,15 @@ class Chain:
     def observe(self, run: Run) -> None:
         """Keep the weights whenever they are due."""
         if self.due(run.step):
-            self.states[self.count].copy_(self.layout.flatten(plain_parameters(run.module)))
+            self.states[self.count].copy_(self.layout.flatten(trainable(run.module)))
             self.count += 1
 
     def posterior(self, module: nn.Module, likelihood: Likelihood, batches: Iterable[Batch]) -> Empirical:
         """Equal weight on every sample, each with BatchNorm statistics of its own."""
         if self.count < 2:
             raise PosterityError(f"the run ended after {self.count} samples, but at least two are needed")
-        points = [self.layout.unflatten(state) for state in self.states[: self.count]]
+        fixed = {name: p.detach() for name, p in module.named_parameters() if name not in self.layout.names}
+        points = [{**fixed, **self.layout.unflatten(state)} for state in self.states[: self.count]]
         buffers = refreshed(module, points, batches) if batchnorm_layers(module) else None
         return Empirical(module, likelihood, points, buffers, owned=True)
 

@@ -51,7 +51,7 @@ _RANGE = 16.0  # |log δ| is sought up to here
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Laplace(Method):
-    """A Gaussian about the MAP weights.
+    """A Gaussian about the MAP weights; parameters that need no gradient stay fixed.
 
     Attributes:
         prior: A Normal, or an earlier posterior (``priors.from_posterior``). Training uses it as it is; with
@@ -108,7 +108,7 @@ class Laplace(Method):
     def _about(
         self, module: nn.Module, likelihood: Likelihood, batches: Iterable[Batch], generator: torch.Generator
     ) -> WeightPosterior:
-        network = plain_copy(module).requires_grad_(True)
+        network = _trainable_copy(module)
         structure = STRUCTURES[self.structure](network)
         columns = {
             "ggn": ggn.gauss_newton,
@@ -142,6 +142,15 @@ class Laplace(Method):
             own = prior.precision
             delta = own.to(offset) if isinstance(own, Tensor) else float(own)
         return delta, rest(delta)
+
+
+def _trainable_copy(module: nn.Module) -> nn.Module:
+    """A copy in eval mode whose gradients are those of what was trained; all, if nothing is (a posterior's network)."""
+    network = plain_copy(module)
+    trained = [p.requires_grad for p in module.parameters()]
+    for p, needed in zip(network.parameters(), trained, strict=True):
+        p.requires_grad_(needed or not any(trained))
+    return network
 
 
 def prior_terms(delta: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:

@@ -166,7 +166,7 @@ class Pruner:
 
     def _scores(self, run: Run) -> Params:
         """Higher where a weight should stay; what is gone stays gone, below every other."""
-        params = dict(run.module.named_parameters())
+        params: Params = {name: p for name, p in run.module.named_parameters() if p.requires_grad}
         if self.method.criterion == "random":
             # One draw for the whole run: another at every pruning would spare nobody in the end.
             self.chance = self.chance or masks.random(params, run.streams.shared)

@@ -17,7 +17,7 @@ precision is N h / τ + δ for a curvature h of ℓ̄. All updates are written w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -188,20 +188,28 @@ class SampledOptimizer(torch.optim.Optimizer):
         return tensors
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update from the statistics collected since the last; clears them."""
-        if closure is not None:
-            raise PosterityError("step() takes no closure: run the backward pass in `with optimizer.sampled_weights()`")
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """One update from the statistics collected since the last; clears them.
+
+        Args:
+            closure: A forward and backward pass, for trainers that hand it over; it is run with sampled weights, and
+                its result returned.
+        """
         if hasattr(self, "found_inf"):
             raise PosterityError(
                 f"{type(self).__name__} cannot be stepped by a GradScaler, whose scaling would bias the curvature: "
                 "use bfloat16 autocast without a scaler"
             )
+        loss = None
+        if closure is not None:
+            with torch.enable_grad(), self.sampled_weights():
+                loss = closure()
         self.statistics()
         for group, flat in zip(self.param_groups, self._flat, strict=True):
             group["step"] += 1
             self._update(group, flat)
         self._entries = 0
+        return loss
 
     def posterior(self, module: nn.Module, likelihood: Likelihood | None = None) -> WeightPosterior:
         """The posterior that the optimizer has reached, over the parameters of the module it trains.

@@ -38,7 +38,7 @@ _FLOATS = 2**24  # of the Jacobians in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class LinearDraw:
-    """x ↦ f(x) + J(x) δ."""
+    """x ↦ f(x) + J(x) δ, with a δ for those parameters that have one."""
 
     module: nn.Module
     mean: Params
@@ -49,11 +49,12 @@ class LinearDraw:
         args, kwargs = arguments(inputs)
 
         def network(params: Params) -> Tensor:
-            return functional_call(self.module, params, args, kwargs)
+            return functional_call(self.module, {**self.mean, **params}, args, kwargs)
 
+        free = {name: self.mean[name] for name in self.shift}
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*torch.jit.script. is deprecated")  # torch's own forward-mode rules
-            out, change = jvp(network, (self.mean,), (self.shift,))  # type: ignore[misc]
+            out, change = jvp(network, (free,), (self.shift,))  # type: ignore[misc]
         return out + change
 
 
@@ -82,7 +83,8 @@ class Linearised(WeightPosterior):
         mean = self.mean()
         for _ in range(n):
             drawn = self.sample(generator)
-            yield LinearDraw(self.module, mean, {name: drawn[name] - m for name, m in mean.items()})
+            shift = {name: drawn[name] - m for name, m in mean.items() if drawn[name] is not m}
+            yield LinearDraw(self.module, mean, shift)
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
         """None: a draw is not a set of weights of the network itself."""

@@ -325,8 +325,14 @@ def _row(stacked: Weights, index: int) -> Weights:
 
 def stack(chunk: list[Weights]) -> Weights:
     """Several draws as one set of tensors with a draw dimension in front."""
-    params = {name: torch.stack([draw[0][name] for draw in chunk]) for name in chunk[0][0]}
-    return params, {name: torch.stack([draw[1][name] for draw in chunk]) for name in chunk[0][1]}
+    params = {name: _stacked([draw[0][name] for draw in chunk]) for name in chunk[0][0]}
+    return params, {name: _stacked([draw[1][name] for draw in chunk]) for name in chunk[0][1]}
+
+
+def _stacked(tensors: list[Tensor]) -> Tensor:
+    """The tensors as one; without a copy where all draws share one, such as a weight that is not random."""
+    first = tensors[0]
+    return first.expand(len(tensors), *first.shape) if all(t is first for t in tensors) else torch.stack(tensors)
 
 
 def batched(items: Iterator[Weights], size: int) -> Iterator[list[Weights]]:

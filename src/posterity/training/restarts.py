@@ -64,18 +64,22 @@ def fit_members(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, j
 
 
 def reinitialised(module: nn.Module, seed: int, device: torch.device) -> nn.Module:
-    """A copy with fresh weights, by each part's ``reset_parameters``."""
+    """A copy with fresh weights, by each part's ``reset_parameters``; what is not trained stays as it is."""
     network = copy.deepcopy(module)
+    frozen = [(p, p.detach().clone()) for p in network.parameters() if not p.requires_grad]
     with global_seed(seed, device):
         for name, part in reversed(list(network.named_modules())):  # children first: a parent may redraw its parts
             reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
             if reset is not None:
                 reset()
-            elif list(part.parameters(recurse=False)):
+            elif any(p.requires_grad for p in part.parameters(recurse=False)):
                 raise PosterityError(
                     f"part {name!r} ({type(part).__name__}) has parameters but no reset_parameters: "
                     "pass a function that makes the network instead of the network"
                 )
+    with torch.no_grad():
+        for p, value in frozen:
+            p.copy_(value)
     return network
 
 
@@ -88,8 +92,9 @@ class Stacked(nn.Module):
         self.names = [name for name, _ in networks[0].named_parameters()]
         self._template = [copy.deepcopy(networks[0]).to("meta")]  # in a list, so that it is no submodule
         for index, name in enumerate(self.names):
-            stacked = torch.stack([dict(n.named_parameters())[name].detach() for n in networks])
-            self.register_parameter(str(index), nn.Parameter(stacked))
+            own = [dict(n.named_parameters())[name] for n in networks]
+            stacked = torch.stack([p.detach() for p in own])
+            self.register_parameter(str(index), nn.Parameter(stacked, requires_grad=own[0].requires_grad))
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
         """Outputs of every member on its own examples, [members · batch, ...]."""
