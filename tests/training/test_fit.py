@@ -252,6 +252,7 @@ def test_schedules_hit_their_endpoints():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.compile's own
 def test_compiled_training_is_the_same_training():
     torch.manual_seed(0)
     net = mlp()
