@@ -67,8 +67,8 @@ class Scheme:
     insists: str | None = None
 
 
-# A convolution's local noise differs from position to position, where draws of the weights, by which a posterior
-# predicts, share theirs: training by it makes draws under-confident. Flipout's noise is that of the draws.
+# A convolution's local noise differs from position to position, where a draw of the weights, by which a posterior
+# predicts, shares it. Flipout's noise is shared, too.
 _EXACT = Scheme(
     layers={nn.Linear: LOCAL[nn.Linear]},
     flipped={plain: noisy for plain, noisy in FLIPOUT.items() if plain is not nn.Linear},
