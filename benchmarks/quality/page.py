@@ -60,9 +60,9 @@ def mean_field() -> str:
         "initial std 0.01 and lr 0.001 were chosen by NLL on 10,000 held-out training images. MeanField reaches 99.1% "
         "on MNIST. In one pass its ECE is 0.007; with 32 draws it is under-confident, and its 0.015 misses the 0.01 "
         "aimed at ([why](guides/variational.md#where-the-noise-enters)). On Fashion-MNIST mean field under-fits: MAP "
-        "is better in accuracy and NLL. HWA beats its own MeanField in NLL and ECE on every seed of both sets with `moments` and "
-        "with low rank, and `moments` is the best calibrated of all; with `mixture` there is nothing to choose "
-        "between them on MNIST.\n\n"
+        "is better in accuracy and NLL. HWA beats its own MeanField in NLL and ECE on every seed of both sets "
+        "with `moments` and with low rank, and `moments` is the best calibrated of all; with `mixture` there is "
+        "nothing to choose between them on MNIST.\n\n"
         "    python benchmarks/quality/mean_field_mnist.py --tune\n"
         "    python benchmarks/quality/mean_field_mnist.py",
     ]
