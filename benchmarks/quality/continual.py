@@ -69,17 +69,17 @@ STRATEGIES: dict[str, Callable[[Options], Strategy]] = {
     "joint": lambda o: Joint(),
 }
 
-_VOGN = {"lr": [0.01], "prior": [1.0, 0.3], "init_precision": [0.1], "mc_samples": [1], "epochs": [30, 100]}
+_VOGN = {"lr": [0.003], "prior": [0.3, 1.0], "init_precision": [0.1], "mc_samples": [1], "epochs": [6, 12]}
 GRIDS: dict[str, dict[str, list[Any]]] = {
     "fine-tuning": {"lr": [1e-3], "epochs": [10, 30]},
-    "ewc": {"lr": [1e-3], "strength": [1.0, 3.0, 10.0, 30.0, 100.0, 300.0], "epochs": [10, 30]},
-    "vogn": {**_VOGN, "lr": [0.01, 0.003], "mc_samples": [1, 3]},
+    "ewc": {"lr": [1e-3], "strength": [1.0, 0.1, 0.3, 3.0, 10.0, 30.0], "epochs": [10, 30]},
+    "vogn": {**_VOGN, "lr": [0.003, 0.01], "mc_samples": [1, 3]},
     "ivon": {"lr": [0.1, 0.3], "prior": [1.0, 0.3], "hess_init": [0.1, 0.02], "epochs": [30]},
     "mean-field": {"lr": [3e-3, 1e-3], "prior": [1.0, 0.3], "init_std": [0.03, 0.1], "epochs": [30, 100]},
     "replay, 200": {"lr": [1e-3], "rehearse": [0.5, 0.3], "epochs": [10, 30]},
-    "functional, 200": {"lr": [1e-3], "strength": [1.0, 0.3, 3.0], "epochs": [10, 30]},
+    "functional, 200": {"lr": [1e-3], "strength": [3.0, 0.3, 1.0, 10.0], "epochs": [10, 30]},
     "vogn, coreset of 200": _VOGN,
-    "vogn, rehearsing 200": {**_VOGN, "rehearse": [0.1, 0.3, 0.5], "epochs": [30]},
+    "vogn, rehearsing 200": {**_VOGN, "rehearse": [0.3, 0.1, 0.5], "epochs": [6]},
     "joint": {"lr": [1e-3], "epochs": [10]},
 }
 """What is tried on validation images; the first of each is what is used where nothing was tried."""

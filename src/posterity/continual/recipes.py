@@ -35,7 +35,7 @@ class Recipe:
 # No damping and a quick curvature: what is added to a variance beyond the data's part adds up over tasks.
 _VOGN = VOGN(prior=Normal(0.3), damping=0.0, beta2=0.99, init_precision=0.1)
 _METHODS: Mapping[str, tuple[Method, float | None]] = {
-    "vogn": (_VOGN, 0.01),
+    "vogn": (_VOGN, 0.003),
     "ivon": (IVON(prior=Normal(0.3), hess_init=0.05, beta2=0.999), 0.1),
     "mean-field": (MeanField(prior=Normal(0.3), init_std=0.03), 2e-3),
     "hwa": (HWA(of=MeanField(prior=Normal(0.3), init_std=0.03)), 2e-3),
