@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test slow lint docs bench clean
+.PHONY: setup demo test slow lint docs bench bench-check clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
@@ -30,6 +30,9 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.speed
+
+bench-check: $(STAMP)
+	$(BIN)/python -m benchmarks.speed.check
 
 clean:
 	rm -rf $(VENV) site report

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NOT_RUN = {"__init__", "__main__", "harness"}
+NOT_RUN = {"__init__", "__main__", "check", "harness"}
 
 
 def main() -> None:
