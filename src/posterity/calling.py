@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -118,7 +119,7 @@ def check_finite(inputs: Inputs) -> None:
     """Refuse NaN and infinities: both show in the smallest or the largest value, which one cheap pass finds."""
     for tensor in tensors_of(inputs):
         floats = tensor.is_floating_point() and tensor.numel() > 0
-        if floats and not torch.stack(tensor.aminmax()).isfinite().all():
+        if floats and not all(map(math.isfinite, torch.stack(tensor.aminmax()).tolist())):
             raise PosterityError("the inputs hold NaN or infinite values")
 
 

@@ -40,7 +40,7 @@ class ClassJudge:
     def joined(self, parts: list[Classification]) -> Classification:
         """All examples together."""
         columns: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in _COLUMNS}
-        return replace(parts[0], monte_carlo_error=max(p.monte_carlo_error for p in parts), **columns)
+        return replace(parts[0], error=max(p.monte_carlo_error for p in parts), **columns)
 
     def first(self, prediction: Classification, count: int) -> Classification:
         """The mean of the first draws' probabilities."""

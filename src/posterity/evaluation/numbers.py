@@ -43,7 +43,7 @@ class RealJudge:
         """All examples together."""
         columns: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in _MOMENTS}
         columns["components"] = torch.cat([p.components for p in parts], 1)
-        return replace(parts[0], monte_carlo_error=max(p.monte_carlo_error for p in parts), **columns)
+        return replace(parts[0], error=max(p.monte_carlo_error for p in parts), **columns)
 
     def first(self, prediction: Regression, count: int) -> Regression:
         """The mixture of the first draws."""

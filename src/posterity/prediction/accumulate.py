@@ -32,7 +32,7 @@ class Accumulator(Protocol):
         """Take in a chunk of draws."""
         ...
 
-    def error(self) -> float:
+    def error(self) -> Tensor | float:
         """The largest standard error of the mean so far."""
         ...
 
@@ -65,10 +65,10 @@ class _Moments:
         self.mean = self.mean + step * (own / total)
         self.count = total
 
-    def error(self) -> float:
+    def error(self) -> Tensor | float:
         if self.count < 2:
             return math.inf
-        return float((self.variance.amax() / (self.count - 1)).sqrt())
+        return (self.variance.amax() / (self.count - 1)).sqrt()
 
 
 class ClassAccumulator:
@@ -93,7 +93,7 @@ class ClassAccumulator:
         if self.kept is not None:
             self.kept.append(probs)
 
-    def error(self) -> float:
+    def error(self) -> Tensor | float:
         """The largest standard error of a probability."""
         return self.moments.error()
 
@@ -130,7 +130,7 @@ class RealAccumulator:
         self.moments.add(self.likelihood.mean(outputs))
         self.noise = self.noise + self.likelihood.variance(outputs).sum(0)
 
-    def error(self) -> float:
+    def error(self) -> Tensor | float:
         """The largest standard error of a mean."""
         return self.moments.error()
 

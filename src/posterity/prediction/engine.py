@@ -116,8 +116,15 @@ def predict(
     if draws == "moments":
         return predict_by_moments(posterior, inputs).to(home)
     sums = accumulator(posterior.likelihood, keep_samples)
-    enough: Callable[[], bool] = (lambda: sums.count >= 2 and sums.error() < tolerance) if auto else (lambda: False)
-    _run(posterior, inputs, count, generator, compute or Compute(), sums, enough)
+    _run(
+        posterior,
+        inputs,
+        count,
+        generator,
+        compute or Compute(),
+        sums,
+        lambda: auto and sums.count >= 2 and float(sums.error()) < tolerance,
+    )
     return sums.finish().to(home)
 
 
@@ -173,6 +180,7 @@ class Passes:
         if compute.compile:
             self.one_pass = torch.compile(self._one)
             self.stacked_pass = torch.compile(self.stacked_pass)
+        self.vmappable = _vmappable(self.module)
         self.budget: int | None = None  # inputs whose activations fit the memory, once it is known
         self.ways: dict[int, Way] = {}
         self.kept: dict[int, list[Weights]] = {}
@@ -232,7 +240,7 @@ class Passes:
         """The way told, or the fastest of those worth trying, timed once for this many inputs."""
         if self.compute.batched is not None:
             return self._largest(self.compute.batched, inputs)
-        if count < self.chunk or not _vmappable(self.module):
+        if count < self.chunk or not self.vmappable:
             return self._largest(False, inputs)
         examples = min(num_examples(inputs), _PROBE)
         if examples not in self.ways:

@@ -60,7 +60,7 @@ def predict_by_moments(posterior: Diagonal, inputs: Inputs) -> Prediction:
     sums = accumulator(posterior.likelihood)
     points = normal_points(outputs.mean[0].numel()).to(outputs.mean).view(-1, 1, *outputs.mean.shape[1:])
     sums.add(outputs.mean + outputs.variance.sqrt() * points)
-    return replace(sums.finish(), draws=1, monte_carlo_error=0.0)
+    return replace(sums.finish(), draws=1, error=0.0)
 
 
 def output_moments(module: nn.Module, mean: Params, variance: Params, inputs: Inputs) -> Moments:

@@ -34,12 +34,17 @@ class Prediction:
     Attributes:
         draws: How many draws of the network it averages.
         samples: The draws themselves where they were asked for: probabilities or outputs, [draws, batch, ...].
-        monte_carlo_error: The largest standard error that the finite number of draws leaves in ``probs`` or ``mean``.
+        error: ``monte_carlo_error``, on the device: nobody waits for it there until it is asked for.
     """
 
     draws: int
     samples: Tensor | None
-    monte_carlo_error: float
+    error: Tensor | float
+
+    @property
+    def monte_carlo_error(self) -> float:
+        """The largest standard error that the finite number of draws leaves in ``probs`` or ``mean``."""
+        return float(self.error)
 
     def columns(self) -> dict[str, Tensor]:
         """One row an input: what a table or a file shows."""
