@@ -46,12 +46,7 @@ def read_state(path: str | Path, kind: str, device: torch.device | str = "cpu") 
     path = Path(path)
     if not path.is_file():
         raise PosterityError(f"there is no file {path}")
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise PosterityError(f"{path} is not a whole safetensors file ({error}); pickles are not read") from error
+    metadata, tensors = _read(path)
     if metadata.get("posterity") != kind:
         raise PosterityError(
             f"{path} is not a posterity {kind} file, but {metadata.get('posterity', 'something else')}"
@@ -59,6 +54,20 @@ def read_state(path: str | Path, kind: str, device: torch.device | str = "cpu") 
     if metadata.get("checksum") != _checksum(kind, metadata.get("state", ""), tensors):
         raise PosterityError(f"{path} is damaged: its checksum does not fit its content")
     return _join(json.loads(metadata["state"]), {name: t.to(device) for name, t in tensors.items()})
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of one and the same file: safetensors opens it twice, and it may be replaced in between."""
+    before = path.stat().st_ino
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError, ValueError) as error:
+        if path.stat().st_ino != before:
+            return _read(path)
+        raise PosterityError(f"{path} is not a whole safetensors file ({error}); pickles are not read") from error
+    return (metadata, tensors) if path.stat().st_ino == before else _read(path)
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
