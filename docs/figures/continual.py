@@ -16,12 +16,11 @@ SHOWN = ("fine-tuning", "ewc", "mean-field", "vogn", "vogn, coreset of 200", "fu
 
 
 def main() -> None:
-    """Draw and write all three."""
+    """Draw and write both."""
     found = json.loads((ROOT / "benchmarks/results/continual.json").read_text())["permuted-mnist"]
     rows = {name: found["methods"][name] for name in SHOWN if name in found["methods"]}
     pictures = {
         "continual-accuracy": over_tasks({**found, "methods": rows}),
-        "continual-calibration": over_tasks({**found, "methods": rows}, "ece"),
         "continual-matrix": accuracy_matrix(rows["vogn"][0]),
     }
     for name, made in pictures.items():
