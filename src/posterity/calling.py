@@ -115,6 +115,15 @@ def _sequences(dtype: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
     return not getattr(torch, dtype).is_floating_point and tensor.ndim - 1 == len(shape) == 1
 
 
+def device_order(images: Tensor) -> Tensor:
+    """On a GPU images or 2D kernels with their channels last, as its convolutions work; what follows keeps the order.
+
+    Otherwise the library transposes them before and after every convolution.
+    """
+    on_gpu = images.is_cuda and images.ndim == 4
+    return images.contiguous(memory_format=torch.channels_last) if on_gpu else images
+
+
 def check_finite(inputs: Inputs) -> None:
     """Refuse NaN and infinities: both show in the smallest or the largest value, which one cheap pass finds."""
     for tensor in tensors_of(inputs):

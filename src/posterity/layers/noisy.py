@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posterity.calling import device_order
 from posterity.layers.estimators import (
     Geometry,
     flipout_convolution,
@@ -79,16 +79,11 @@ _AnyConvolution = nn.modules.conv._ConvNd
 
 
 def _prepared(layer: _AnyConvolution, x: Tensor, output_size: list[int] | None = None) -> tuple[Tensor, Geometry]:
-    """The input with a batch dimension and with any padding that is not plain zeros, and what remains to be done.
-
-    On a GPU images get their channels last, and all that follows keeps them there: the library's convolutions work in
-    that order, and would otherwise transpose the images before and after each of the two.
-    """
+    """The input with a batch dimension and with any padding that is not plain zeros, and what remains to be done."""
     dimensions = len(layer.kernel_size)
     if x.ndim == dimensions + 1:
         x = x.unsqueeze(0)
-    if x.is_cuda and dimensions == 2:
-        x = x.contiguous(memory_format=torch.channels_last)
+    x = device_order(x)
     padding, output_padding = layer.padding, layer.output_padding
     if layer.padding_mode != "zeros" or padding == "same":
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode

@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, map_inputs
+from posterity.calling import call, device_order, map_inputs
 from posterity.posteriors.base import WeightPosterior
 from posterity.recorded import Recorded
 from posterity.types import Batch, Inputs, Params, PosterityError
@@ -93,7 +93,7 @@ def _ready(module: nn.Module, params: Params) -> nn.Module:
     device = next(module.parameters()).device
     # deepcopy takes what its memo already holds, so the copy is made around the given weights.
     weights = {
-        id(p): nn.Parameter(_laid_out(params.get(name, p).to(device)), requires_grad=False)
+        id(p): nn.Parameter(device_order(params.get(name, p).to(device)), requires_grad=False)
         for name, p in module.named_parameters()
     }
     network = copy.deepcopy(module, weights).eval()
@@ -103,11 +103,6 @@ def _ready(module: nn.Module, params: Params) -> nn.Module:
         layer.momentum = 1.0  # the running statistics are those of the latest batch
         layer.num_batches_tracked = None  # counted by the caller
     return network
-
-
-def _laid_out(weight: Tensor) -> Tensor:
-    """On a GPU a 2D kernel with its channels last, and all activations follow: no transposing around convolutions."""
-    return weight.contiguous(memory_format=torch.channels_last) if weight.is_cuda and weight.ndim == 4 else weight
 
 
 def _statistics(network: nn.Module) -> Params:
