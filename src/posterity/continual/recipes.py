@@ -1,6 +1,7 @@
 """Strategies by name, with settings that suit small networks: for the shell and for benchmarks.
 
-Settings were chosen on validation parts (benchmarks/quality/continual.py --tune), never on test data.
+VOGN's were chosen on validation images (benchmarks/quality/continual.py --tune); the others are starting points from a
+few short runs on such images. None was chosen on test data.
 """
 
 from __future__ import annotations
