@@ -39,7 +39,7 @@ def gather(table: Table, folder: Path, results: Path = RESULTS) -> Summary:
         if (file := folder / table.name / f"{slug(run['row'])}-{run['seed']}.npz").exists()
     }
     runs = with_tempered(table, runs, predictions)
-    runs = with_ensembles(table, runs, predictions)
+    runs = in_order(table, with_ensembles(table, runs, predictions))
     summary = summarise(runs, (*table.figures, "epoch"))
     write(results / f"{table.name}.json", {"table": table.name, "summary": summary, "runs": runs})
     return summary
@@ -51,6 +51,12 @@ def merged(known: Path, folder: Path, key: tuple[str, str]) -> list[Run]:
     found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
     runs = {tuple(str(run[k]) for k in key): run for run in [*before, *found]}
     return list(runs.values())
+
+
+def in_order(table: Table, runs: list[Run]) -> list[Run]:
+    """Runs in the order of the table's rows, then what was made of them."""
+    rank = {name: number for number, name in enumerate(table.rows)}
+    return sorted(runs, key=lambda run: (rank.get(run["row"], len(rank)), run["seed"] or 0))
 
 
 def read_predictions(file: Path) -> dict[str, Tensor]:
@@ -154,6 +160,36 @@ def conditions(table: Table, runs: list[Run]) -> str:
         + (f"In brackets: {table.source}; bold where met. " if table.published else "")
         + f"\n\n    python -m benchmarks.quality {table.name} --row {slug(next(iter(table.rows)))} --seed 0 --out runs"
     )
+
+
+def standings(tables: Iterable[Table], results: Path = RESULTS) -> str:
+    """For each line, on how many tables it is best or tied in NLL and in ECE, and what an epoch of it costs."""
+    tally: dict[str, dict[str, list[float]]] = {}
+    for table in tables:
+        file = results / f"{table.name}.json"
+        summary: Summary = json.loads(file.read_text())["summary"] if file.exists() else {}
+        first = next((found["epoch"]["mean"] for found in summary.values() if "epoch" in found), None)
+        for line, found in summary.items():
+            own = tally.setdefault(line, {"nll": [], "ece": [], "cost": []})
+            for figure in ("nll", "ece"):
+                if figure in found:
+                    own[figure].append(float(is_best(line, figure, summary)))
+            if first is not None and "epoch" in found:
+                own["cost"].append(found["epoch"]["mean"] / first)
+    if not tally:
+        return ""
+    lines = ["| | tables | best or tied in NLL | in ECE | epoch, of the first row's |", "|---|---|---|---|---|"]
+    for line, own in sorted(tally.items(), key=lambda item: -sum(item[1]["nll"])):
+        cost = f"{statistics.median(own['cost']):.1f}×" if own["cost"] else ""
+        lines.append(f"| {line} | {len(own['nll'])} | {sum(own['nll']):.0f} | {sum(own['ece']):.0f} | {cost} |")
+    return "\n".join(lines)
+
+
+def is_best(line: str, figure: str, summary: Summary) -> bool:
+    """Whether no other line of the table is better by more than the spreads of the two over seeds."""
+    sign, own = metric(figure).better, summary[line][figure]
+    others = [found[figure] for found in summary.values() if figure in found]
+    return all(sign * (other["mean"] - own["mean"]) <= own["std"] + other["std"] for other in others)
 
 
 def markdown(table: Table, summary: Summary) -> str:

@@ -221,7 +221,7 @@ TABLES = (
     Table(
         name="poster_ablation",
         title="VOGN with and without momentum and BatchNorm",
-        about="LeNet-5 on CIFAR-10, one seed. Without momentum the learning rate is ten times larger, as 1/(1 − 0.9) is.",
+        about="LeNet-5 on CIFAR-10. Without momentum the learning rate is ten times larger, as 1/(1 − 0.9) is.",
         data=cifar10,
         network=lambda dataset: lenet5(dataset.shape, dataset.outputs),
         rows=ABLATION,

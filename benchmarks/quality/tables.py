@@ -1,4 +1,4 @@
-"""What a table of results is: a frozen description that names the data, the network, the rows and the published figures.
+"""What a table of results is: a frozen description of the data, the network, the rows and the published figures.
 
 A table stands in a small file of its own beside this one and joins ``MODULES`` in ``catalogue.py``. A row is a way of
 fitting, with several candidates where something must be chosen; one fit may give several lines (SWA and SWAG come from
