@@ -219,5 +219,7 @@ def cell(figure: str, ours: Mapping[str, float] | None, published: float | None)
 
 
 def shown(figure: str, value: float) -> str:
-    """Percent with one digit after the point, anything else with three significant places."""
+    """Percent with one digit after the point, counts as they are, anything else with three digits."""
+    if figure == "stored":
+        return f"{value:,.0f}"
     return f"{100 * value:.1f}" if figure in PERCENT else f"{value:.3f}"

@@ -19,8 +19,10 @@ import posterity as pst
 from benchmarks.quality.tables import Candidate, Finished, Row, Table, slug
 from posterity.data import DataSet
 from posterity.evaluation.classes import ClassJudge
+from posterity.evaluation.extras import stored
 from posterity.evaluation.gather import gather
 from posterity.files import write_bytes
+from posterity.posteriors import Empirical
 from posterity.run import Run
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -135,9 +137,17 @@ def fitted(
 
 
 def scored(table: Table, posterior: pst.Posterior, data: DataSet) -> dict[str, float]:
-    """Every figure of a line that is one number."""
+    """Every figure of a line that is one number, and how many numbers the posterior holds."""
     ood = table.ood(data) if table.ood else None
-    return dict(pst.evaluate(posterior, data, ood=ood, draws=table.draws, resamples=0))
+    return {**pst.evaluate(posterior, data, ood=ood, draws=table.draws, resamples=0), "stored": numbers(posterior)}
+
+
+def numbers(posterior: pst.Posterior) -> int:
+    """What the posterior's file would hold, without the zeros of a pruned network."""
+    match posterior:
+        case Empirical(points=[point]):
+            return sum(int(w.count_nonzero()) for w in point.values())
+    return stored(posterior)
 
 
 def store_predictions(file: Path, posteriors: Mapping[str, pst.Posterior], data: DataSet, draws: int) -> None:
