@@ -139,7 +139,9 @@ def predicted(setting: Setting, train: Rows, test: Rows, noise: Tensor, steps: i
     )
     if laplace:
         return about_each(setting.method, q.module, train, test, noise)
-    samples = q.predict(test.x, draws=DRAWS, keep_samples=True).samples.unflatten(-1, columns.shape) * columns
+    samples = (
+        q.predict(test.x, draws=DRAWS, keep_samples=True).samples.to(columns).unflatten(-1, columns.shape) * columns
+    )
     return samples.unflatten(-1, (setting.members, -1)).movedim(-2, 1).flatten(0, 1)
 
 
@@ -150,22 +152,22 @@ def about_each(method: pst.Laplace, columns: Columns, train: Rows, test: Rows, n
         split = column // noise.shape[1]
         inputs, targets = train.x[:, split], train.y[:, split, None]
         own = method.post_hoc(columns.network(column), (inputs, targets), pst.likelihoods.Gaussian(std=std))
-        found.append(own.predict(test.x[:, split], draws=DRAWS, keep_samples=True).samples.squeeze(-1))
+        found.append(own.predict(test.x[:, split], draws=DRAWS, keep_samples=True).samples.to(noise).squeeze(-1))
     return torch.stack(found, -1).unflatten(-1, noise.shape)
 
 
 def judged(draws: Tensor, y: Tensor, noise: Tensor) -> dict[str, Tensor]:
     """RMSE, log-likelihood and coverage of each column, in standard units: [splits, noises]."""
-    outputs, targets = draws / noise, (y.unsqueeze(-1) / noise).expand(draws.shape[1:])
-    flat = outputs.flatten(1).unsqueeze(-1)  # every cell an example
-    mean, spread = flat.mean(0), flat.var(0, correction=0)
+    targets = (y.unsqueeze(-1) / noise).expand(draws.shape[1:])
+    outputs = (draws / noise).flatten(1).unsqueeze(-1)  # every cell an example
+    mean, spread = outputs.mean(0), outputs.var(0, correction=0)
     unit = pst.likelihoods.Gaussian(std=1.0)
-    p = Regression(len(draws), None, 0.0, mean, torch.ones_like(mean), spread, flat, unit)
+    p = Regression(len(draws), None, 0.0, mean, torch.ones_like(mean), spread, outputs, unit)
     density = log_density_each(p, targets.reshape(-1, 1)).view(targets.shape).mean(0)
     quantiles = pit(p, targets.reshape(-1, 1)).view(targets.shape)
     figures = {
-        "rmse": (draws.mean(0) - y.unsqueeze(-1)).square().mean(0).sqrt(),
-        "log_likelihood": density - noise.log(),
+        "rmse": (draws.mean(0) - y.unsqueeze(-1)).square().mean(0).sqrt().double().cpu(),
+        "log_likelihood": density - noise.log().double().cpu(),
     }
     return figures | {f"coverage_{level}": inside(quantiles, level).mean(0) for level in LEVELS}
 
@@ -183,7 +185,7 @@ def one(name: str, title: str, splits: int, steps: int, device: torch.device) ->
         own = (which == index).nonzero().squeeze(1)
         draws = predicted(candidates[index], train.some(own), test.some(own), noise[own], steps)
         for figure, values in judged(draws, test.some(own).y, noise[own]).items():
-            figures[figure][own.cpu()] = values.squeeze(1).double().cpu()
+            figures[figure][own.cpu()] = values.squeeze(1)
     unit = torch.stack([t.target_standardiser.std.squeeze() for t in tables]).double()  # type: ignore[union-attr]
     figures["rmse"], figures["log_likelihood"] = figures["rmse"] * unit, figures["log_likelihood"] - unit.log()
     return {
