@@ -15,7 +15,7 @@ from torch import nn
 
 import posterity as pst
 from benchmarks.quality.poster_cifar10 import cifar10
-from benchmarks.quality.tables import Finished, Network, Row, Table, only, row
+from benchmarks.quality.tables import Finished, Network, Row, Table, only, own, row
 from posterity import data, masks
 from posterity.data import DataSet
 from posterity.models import lenet5_caffe
@@ -48,14 +48,14 @@ def alexnet(width: float) -> Network:
     )  # fmt: skip
 
 
-def with_quarter(finished: Finished) -> dict[str, pst.Posterior]:
-    """The Bayesian network, and the quarter of its weights with the most signal to noise, at their means."""
+def quarter(finished: Finished) -> pst.Posterior:
+    """The quarter of the weights with the most signal to noise, at their means."""
     q = finished.posterior
     assert isinstance(q, pst.WeightPosterior)
     mean = q.mean()
     best = masks.top_fraction(masks.signal_to_noise(mean, q.variance()), QUARTER)
     point = mean | {name: mean[name].masked_fill(~kept, 0) for name, kept in best.items()}
-    return {"Bayesian": q, "Bayesian, a quarter by signal to noise": Empirical(q.module, q.likelihood, [point])}
+    return Empirical(q.module, q.likelihood, [point])
 
 
 def talk(network: Callable[[float], Network]) -> dict[str, Row]:
@@ -69,7 +69,7 @@ def talk(network: Callable[[float], Network]) -> dict[str, Row]:
     return {
         "Plain": row(pst.MAP(), lr=1e-3),
         "Plain, half width": replace(row(pst.MAP(), lr=1e-3), network=network(0.5)),
-        "Bayesian": replace(bayesian, lines=with_quarter),
+        "Bayesian": replace(bayesian, lines={"Bayesian": own, "Bayesian, a quarter by signal to noise": quarter}),
         "Bayesian, half width": replace(bayesian, network=network(0.5)),
         "Plain, a quarter by L1": row(pst.Pruning(keep=QUARTER, prior=pst.priors.Laplace(0.1)), lr=1e-3),
     }

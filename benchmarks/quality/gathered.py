@@ -141,10 +141,11 @@ def section(table: Table, results: Path = RESULTS) -> str:
     summary, runs = stored["summary"], [run for run in stored["runs"] if run["seed"] is not None]
     parts = [f"## {table.title}", f"{table.about} {conditions(table, runs)}"]
     parts += [markdown(table, summary)]
-    missing = [name for name, row in table.rows.items() if row.lines is None and name not in summary]
-    missing += [name for name, row in table.rows.items() if row.lines and all(r["row"] != name for r in runs)]
+    missing = [name for name in table.rows if all(run["row"] != name for run in runs)]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
+    failed = {line: error for run in runs for line, error in run["failed"].items()}
+    parts += [f"{line} failed: {error}" for line, error in failed.items()]
     return "\n\n".join(parts)
 
 

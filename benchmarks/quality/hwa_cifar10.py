@@ -14,21 +14,22 @@ from torch import Tensor
 
 import posterity as pst
 from benchmarks.quality.poster_cifar10 import cifar10
-from benchmarks.quality.tables import Finished, Row, Table, decay, row
+from benchmarks.quality.tables import Finished, Line, Row, Table, decay, row
 from posterity import data
 from posterity.data.augment import CropFlip
 from posterity.methods.hwa import SPREADS
 from posterity.models import lenet5, vgg_like
 
 
-def three_spreads(finished: Finished) -> dict[str, pst.Posterior]:
-    """The same averages under the three variances; each with BatchNorm statistics of its own, where there are any."""
-    assert isinstance(finished.method, pst.HWA)
-    lines: dict[str, pst.Posterior] = {}
-    for spread in SPREADS:
+def with_spread(spread: str) -> Line:
+    """The averages of a run under one of the three variances, with BatchNorm statistics where there are any."""
+
+    def line(finished: Finished) -> pst.Posterior:
+        assert isinstance(finished.method, pst.HWA)
         posterior = replace(finished.method, spread=spread).posterior(finished.run, finished.posterior.likelihood, [])
-        lines[f"HWA, {spread}"] = posterior.refresh(shuffled(finished))
-    return lines
+        return posterior.refresh(shuffled(finished))
+
+    return line
 
 
 def shuffled(finished: Finished, batch: int = 128, count: int = 100) -> Iterator[tuple[Tensor, Tensor]]:
@@ -44,7 +45,9 @@ def rows(
     return {
         "MAP": row(pst.MAP(prior=chains), lr=lr),
         "MeanField": row(mean_field, *others, lr=lr),
-        "HWA": row(*(pst.HWA(of=m) for m in (mean_field, *others)), lr=lr, lines=three_spreads),
+        "HWA": row(
+            *(pst.HWA(of=m) for m in (mean_field, *others)), lr=lr, lines={f"HWA, {s}": with_spread(s) for s in SPREADS}
+        ),
         "HWA, low rank": row(*(pst.HWA(of=m, rank=10, spread="moments") for m in (mean_field, *others)), lr=lr),
         "SGLD": row(pst.SGLD(lr=0.1, prior=chains)),
         "Cyclical SGHMC": row(pst.Cyclical(of=pst.SGHMC(lr=0.02, prior=chains))),
