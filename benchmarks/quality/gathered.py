@@ -144,7 +144,7 @@ def section(table: Table, results: Path = RESULTS) -> str:
     missing = [name for name in table.rows if all(run["row"] != name for run in runs)]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
-    failed = {line: error for run in runs for line, error in run["failed"].items()}
+    failed = {line: error for run in runs for line, error in run.get("failed", {}).items()}
     parts += [f"{line} failed: {error}" for line, error in failed.items()]
     return "\n\n".join(parts)
 

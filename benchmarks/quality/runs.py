@@ -93,19 +93,19 @@ def lines_of(row: Row, name: str) -> Mapping[str, Line]:
 def judge(table: Table, row: Row, finished: Finished, data: DataSet, record: dict[str, Any], file: Path) -> None:
     """Judge line by line, writing after each; one that fails is recorded with its error and leaves the others be."""
     record |= {"lines": {}, "failed": {}}
+    begin = time.perf_counter()
     for line, read in lines_of(row, record["row"]).items():
-        begin = time.perf_counter()
         try:
             record["lines"][line] = scored(table, read(finished), data)
         except (pst.PosterityError, RuntimeError) as error:
             record["failed"][line] = f"{type(error).__name__}: {error}"
-        record["seconds"][line] = time.perf_counter() - begin
+        record["seconds"]["judging"] = time.perf_counter() - begin
         write(file, record)
 
 
 def choice(table: Table, name: str) -> tuple[int, bool]:
     """The candidate that did best on held-out examples, and whether any was tried; the first where none was."""
-    file = RESULTS / f"{table.name}_tuning.json"
+    file, name = RESULTS / f"{table.name}_tuning.json", table.rows[name].follows or name
     tried = [run for run in json.loads(file.read_text())["runs"] if run["row"] == name] if file.exists() else []
     if not tried:
         return 0, False

@@ -61,19 +61,21 @@ class Row:
 
     Attributes:
         candidates: Ways of fitting among which ``--choose`` chooses.
-        lines: What is read off the fit, by the name of its line; empty for the fit's own posterior, under the row's name.
+        lines: What is read off the fit, by the name of its line; empty for its own posterior under the row's name.
         network: A network of its own, where it is not the table's.
+        follows: Another row whose choice it takes, because the two must not differ in what is chosen.
     """
 
     candidates: tuple[Candidate, ...]
     lines: Mapping[str, Line] = field(default_factory=dict)
     network: Network | None = None
+    follows: str | None = None
 
 
-def row(method: pst.Method, *others: pst.Method, lines: Mapping[str, Line] | None = None, **training: Any) -> Row:
+def row(method: pst.Method, *others: pst.Method, **training: Any) -> Row:
     """A row whose candidates differ in the method alone."""
     config = pst.Training(**training)
-    return Row(tuple(Candidate(each, config) for each in (method, *others)), lines or {})
+    return Row(tuple(Candidate(each, config) for each in (method, *others)))
 
 
 def own(finished: Finished) -> pst.Posterior:
