@@ -89,7 +89,15 @@ def gaussian(name: str, device: torch.device) -> DiagonalGaussian:
     return DiagonalGaussian(network, pst.likelihoods.Categorical(), mean, std)
 
 
-def predict(bench: Bench) -> None:
+def predict_tf32(bench: Bench) -> None:
+    """(b) On a GPU also with TF32 in matrix products, for both sides, as most people train."""
+    if bench.device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        predict(bench, ", TF32")
+        torch.set_float32_matmul_precision("highest")
+
+
+def predict(bench: Bench, setting: str = "") -> None:
     """(b) 32 draws on 1,000 inputs against 32 plain forwards: with draws kept, with fresh ones, and the first call."""
     x, _ = images(bench, INPUTS)
     for name in NETWORKS:
@@ -114,7 +122,7 @@ def predict(bench: Bench) -> None:
             best = "predict, compiled"
             compute = pst.Compute(compile=True)
             contestants[best] = lambda q=posterior, c=compute: q.predict(x, DRAWS, compute=c)
-        bench.compare(f"predict, {name}", contestants, limits={best: limit})
+        bench.compare(f"predict, {name}{setting}", contestants, limits={best: limit})
 
 
 MANY_DRAWS = """
@@ -152,4 +160,5 @@ def _python(code: str, *arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    run(__doc__, {"fit": fit_step, "predict": predict, "memory": memory, "import": imports})
+    predictions = {"predict": predict, "predict-tf32": predict_tf32}
+    run(__doc__, {"fit": fit_step, **predictions, "memory": memory, "import": imports})

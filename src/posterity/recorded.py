@@ -32,7 +32,7 @@ class Recorded:
         self.batch: Any = None
         self.output: Any = None
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.refused = False
+        self.refused = ""  # why it cannot be recorded, once that is known
 
     def __call__(self, batch: Any) -> Any:
         """Do the work on this batch."""
@@ -57,7 +57,7 @@ class Recorded:
                 self.output = self.work(self.batch)
         except RuntimeError as error:
             _log.info("this network cannot be recorded (%s), so its passes are launched one by one", error)
-            self.refused = True
+            self.refused = str(error).splitlines()[0]
         else:
             self.graph = graph
 
