@@ -1,6 +1,6 @@
 """Writes docs/results.md from the JSON tables in benchmarks/results.
 
-python benchmarks/quality/page.py
+python -m benchmarks.quality.page
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.quality.catalogue import TABLES
+from benchmarks.quality.gathered import section, standings
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 HEAD = """# Results
 
 Figures from real runs on full test sets, mean ± standard deviation over seeds. This page is written by
-`python benchmarks/quality/page.py` from the tables in `benchmarks/results`, which hold every seed and all settings.
+`python -m benchmarks.quality.page` from the tables in `benchmarks/results`, which hold every seed and all settings.
 What falls short of a published or aimed-at figure is said so.
 """
 SETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
@@ -125,8 +128,22 @@ def continual() -> str:
     return "\n\n".join(parts)
 
 
+STANDINGS = """## The methods side by side
+
+On how many of the tables below that were made by `python -m benchmarks.quality` each line is the best, or as good as
+the best within the spreads of both over seeds; and the median time of an epoch relative to the table's first row. Runs
+shared a GPU, so times are rough.
+"""
+
+
+def tables() -> list[str]:
+    """The tables of ``catalogue.py`` that have runs, after what they add up to."""
+    overview = standings(TABLES.values())
+    return [*([STANDINGS.strip(), overview] if overview else []), *filter(None, map(section, TABLES.values()))]
+
+
 def main() -> None:
-    parts = [HEAD.strip(), trajectories(), mean_field(), sparsity()]
+    parts = [HEAD.strip(), *tables(), trajectories(), mean_field(), sparsity()]
     if (RESULTS / "continual.json").exists():  # its runs need a GPU and hours of a CPU
         parts.append(continual())
     page = "\n\n".join(parts)
