@@ -24,7 +24,7 @@ def chains(results: Results, methods: Sequence[str] | None = None) -> Figure:
     for ax, method in zip(axes, methods, strict=True):
         found = detail(results, method, "chains")[0]
         trace = torch.tensor(found["trace"])
-        landscape.chains(ax, trace[:, :, None, None]).get_legend().remove()
+        landscape.chains(ax, trace[:, :, None, None]).legend([]).remove()
         for index, drawn in enumerate(ax.lines):
             drawn.set(color=style.colour(index), linewidth=0.9)
         ax.set(xlim=(0, trace.shape[1] - 1), title=f"{label(method)}: the prediction that mixes worst")
