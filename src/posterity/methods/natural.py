@@ -96,7 +96,7 @@ class NaturalGradient(Method):
 
     def statistics(self, run: Run) -> list[Tensor]:
         """The optimizer's own averages."""
-        return cast(SampledOptimizer, run.optimizer).statistics()
+        return cast(SampledOptimizer, run.optimizer).statistics(run.entries)
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
         """Read off the optimizer."""

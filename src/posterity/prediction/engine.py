@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -209,8 +209,9 @@ class Passes:
         """Outputs of the chunk's draws, [draws, batch, ...]."""
         parts = list(blocks(inputs, way.block))
         if way.batched:
-            stacked = self.replays.get(id(chunk)) or partial(self.stacked_pass, chunk)
-            return _join([cast(Tensor, stacked(part)) for part in parts], dim=1)
+            replay = self.replays.get(id(chunk))
+            outputs = [replay(part).clone() if replay else self.stacked_pass(chunk, part) for part in parts]
+            return _join(outputs, dim=1)
         draws = [_row(chunk, i) for i in range(_count(chunk))]
         if self.compute.compile:
             return torch.stack([_join([self.one_pass(draw, part) for part in parts], dim=0) for draw in draws])
