@@ -7,7 +7,7 @@
     python -m benchmarks.quality.sparse_mnist --row random-labels-dropout --seed 0 --out results/sparse
     ... --validate --temperature 1.5    # choose settings: trains on 50,000 images, scores on the 10,000 held out
 
-Writes ROW--SEED.json into the folder (``--validate``: ROW--settings--SEED.json). The compression ratio is
+Writes ROW--SEED.json and the small network into the folder (``--validate``: ROW--settings--SEED). The ratio is
 |W|/|W ≠ 0| as published; bytes on disk, FLOPs and latency come from ``compress``, on one CPU thread. No test image is
 looked at before the end.
 
@@ -138,11 +138,14 @@ def ratio(left: dict[str, list[int]]) -> float:
     return total / max(1, kept)
 
 
-def compressed(posterior: pst.Posterior, held: tuple[Tensor, Tensor]) -> dict[str, Any]:
-    """What ``compress`` makes of it, on one CPU thread."""
+def compressed(posterior: Any, held: tuple[Tensor, Tensor], file: Path | None = None) -> dict[str, Any]:
+    """What ``compress`` makes of a posterior or a network, on one CPU thread; the small network goes into ``file``."""
     torch.set_num_threads(1)
     batches = [(x.cpu(), y.cpu()) for x, y in zip(held[0].split(500), held[1].split(500), strict=True)]
-    report = pst.compress(posterior.to("cpu"), validation=batches, example=held[0][:128].cpu()).compression
+    small = pst.compress(posterior.to("cpu"), validation=batches, example=held[0][:128].cpu())
+    if file is not None:
+        small.save(file)
+    report = small.compression
     return {
         "bytes_ratio": report.bytes[0] / report.bytes[1],
         "flops_ratio": report.flops[0] / report.flops[1],
@@ -152,7 +155,7 @@ def compressed(posterior: pst.Posterior, held: tuple[Tensor, Tensor]) -> dict[st
     }
 
 
-def one(row: Row, pair: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], seed: int) -> dict[str, Any]:
+def one(row: Row, pair: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], seed: int, file: Path) -> dict[str, Any]:
     """Train, prune, measure."""
     inputs, labels = pair
     if row.random_labels:
@@ -170,7 +173,7 @@ def one(row: Row, pair: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], seed
     if left:
         found |= {"ratio": ratio(left), "left": left}
         if sum(kept for kept, _ in left.values()):
-            found |= compressed(posterior, held)
+            found |= compressed(posterior, held, file)
     return found
 
 
@@ -185,9 +188,12 @@ def main() -> None:
     parser.add_argument("--clip-start", type=float, help="instead of the row's own")
     parser.add_argument("--train", type=int, help="only so many training images")
     parser.add_argument("--validate", action="store_true", help="score on 10,000 images held out of the training set")
+    parser.add_argument("--again", action="store_true", help="only measure the small network again, on a quiet machine")
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     options = parser.parse_args()
-    given = {key: value for key, value in vars(options).items() if value is not None and key not in ("out", "row")}
+    given = {
+        key: value for key, value in vars(options).items() if value is not None and key not in ("again", "out", "row")
+    }
     row = replace(ROWS[options.row], **{key: given[key] for key in ("epochs", "lr", "batch") if key in given})
     changed = {key: given[key] for key in ("temperature", "clip_start") if key in given}
     row = replace(row, method=replace(row.method, **changed))
@@ -197,10 +203,15 @@ def main() -> None:
     if options.train:
         images = images.subset(torch.arange(options.train))
     held = images.validation if options.validate else images.test
-    found = {"row": options.row, "settings": given} | one(row, images.training(), held, options.seed)
     named = [f"{k}={v}" for k, v in given.items() if k not in ("seed", "validate")] if options.validate else []
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / ("--".join([options.row, *named, str(options.seed)]) + ".json")
+    file = path.with_suffix(".safetensors")
+    if options.again:
+        small = pst.compression.load(file, row.network())
+        found = json.loads(path.read_text()) | compressed(small, held)
+    else:
+        found = {"row": options.row, "settings": given} | one(row, images.training(), held, options.seed, file)
     path.write_text(json.dumps(found, indent=1))
     print(json.dumps({key: value for key, value in found.items() if key != "left"}), flush=True)
 
