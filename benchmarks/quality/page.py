@@ -1,6 +1,6 @@
 """Writes docs/results.md from the JSON tables in benchmarks/results.
 
-python benchmarks/quality/page.py
+python -m benchmarks.quality.page
 """
 
 from __future__ import annotations
@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.quality import sparse_page
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 HEAD = """# Results
 
 Figures from real runs on full test sets, mean ± standard deviation over seeds. This page is written by
-`python benchmarks/quality/page.py` from the tables in `benchmarks/results`, which hold every seed and all settings.
+`python -m benchmarks.quality.page` from the tables in `benchmarks/results`, which hold every seed and all settings.
 What falls short of a published or aimed-at figure is said so.
 """
 SETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
@@ -71,29 +73,6 @@ def mean_field() -> str:
     return "\n\n".join(parts)
 
 
-def sparsity() -> str:
-    rows = read("sparse_lenet_300_100")["seeds"]
-    head = "| seed | test error % | weights / weights left | bytes, dense / ours | FLOPs, dense / ours |"
-    lines = [head, "|---|---|---|---|---|"]
-    lines += [
-        f"| {r['seed']} | {r['error']:.2f} | {r['ratio']:.1f}× | {r['bytes_ratio']:.1f}× | {r['flops_ratio']:.1f}× |"
-        for r in rows
-    ]
-    labels = read("sparse_random_labels")["seeds"]
-    gone = all(left == 0 for r in labels for left, _ in r["left"].values())
-    return "\n\n".join(
-        [
-            "## Sparse variational dropout on MNIST",
-            "LeNet-300-100, 150 epochs, KL weight 1.15 (chosen on held-out training images), late clipping and a "
-            "fine-tune of the survivors, 3 seeds. Published: 1.92% at 68×.\n\n"
-            "    python benchmarks/quality/sparse_mnist.py --row lenet-300-100",
-            "\n".join(lines),
-            f"On random labels {'every weight of every seed goes' if gone else 'some weights stay'} (published: all), "
-            f"and the error is chance ({labels[0]['error']:.1f}%).",
-        ]
-    )
-
-
 def continual() -> str:
     parts = [
         "## Learning that goes on: permuted and split MNIST",
@@ -126,7 +105,7 @@ def continual() -> str:
 
 
 def main() -> None:
-    parts = [HEAD.strip(), trajectories(), mean_field(), sparsity()]
+    parts = [HEAD.strip(), trajectories(), mean_field(), sparse_page.sparsity()]
     if (RESULTS / "continual.json").exists():  # its runs need a GPU and hours of a CPU
         parts.append(continual())
     page = "\n\n".join(parts)
