@@ -17,9 +17,9 @@ cifar() { python -W ignore -m benchmarks.quality.sparse_cifar10 "$@"; }
 vgg_choice() { # one dense network, and SparseVD from it in four ways
   local dense=$out/choice/dense.safetensors
   cifar --validate --dense-only --dense "$dense" --out "$out/choice"
+  cifar --validate --dense "$dense" --temperature 1 --out "$out/choice" &
   cifar --validate --dense "$dense" --temperature 0.3 --out "$out/choice" &
   cifar --validate --dense "$dense" --temperature 0.1 --out "$out/choice" &
-  cifar --validate --dense "$dense" --temperature 0.03 --out "$out/choice" &
   cifar --validate --dense "$dense" --temperature 1 --lr 1e-4 --out "$out/choice" &
   wait
   rm -f "$dense"
