@@ -79,7 +79,7 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
     "replay, 200": {"lr": [1e-3], "rehearse": [0.5, 0.3], "epochs": [10, 30]},
     "functional, 200": {"lr": [1e-3], "strength": [3.0, 0.3, 1.0, 10.0], "epochs": [10, 30]},
     "vogn, coreset of 200": _VOGN,
-    "vogn, rehearsing 200": {**_VOGN, "rehearse": [0.3, 0.1, 0.5], "epochs": [6]},
+    "vogn, rehearsing 200": {**_VOGN, "prior": [0.3], "rehearse": [0.1, 0.2, 0.05], "epochs": [6]},
     "joint": {"lr": [1e-3], "epochs": [10]},
 }
 """What is tried on validation images; the first of each is what is used where nothing was tried."""

@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         detection=None if options.told else continual.Typicality(),
         noise=options.noise,
         mean_std=options.mean_std,
+        average=options.average,
     )
     training = pst.Training(
         batch_size=options.batch_size, lr=options.lr, clip=options.clip, device=options.device, progress=False
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--clip", type=float, default=50.0, help="largest norm of the gradient")
     parser.add_argument("--noise", type=float, default=0.4)
     parser.add_argument("--mean-std", type=float, default=1.0)
+    parser.add_argument("--average", type=float, default=0.0, help="decay of the running mean of the weights")
     parser.add_argument("--couplings", type=int, default=6)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--told", action="store_true", help="task-aware: say where tasks end")
