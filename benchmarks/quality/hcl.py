@@ -124,8 +124,8 @@ def main() -> None:
     settings = {key: value for key, value in vars(options).items() if key not in ("out", "table")}
     result = {"settings": settings, **run(options)}
     options.out.mkdir(parents=True, exist_ok=True)
-    special = [f"{key}={value}" for key, value in settings.items() if value != parser.get_default(key)]
-    named = [one for one in special if one.partition("=")[0] not in ("seed", "against", "device")]
+    special = {key: value for key, value in settings.items() if value != parser.get_default(key)}
+    named = [f"{key}-{value}" for key, value in special.items() if key not in ("seed", "against", "device")]
     (options.out / f"{'-'.join([options.against, str(options.seed), *named])}.json").write_text(json.dumps(result))
     print(f"accuracy {result['accuracy']:.4f}, by task {result['by_task']}, {result['seconds']:.0f} s")
     print(json.dumps(result["detection"]))
