@@ -147,6 +147,7 @@ class Table:
             batch_size=self.batch_size,
             augment=self.augment,
             autocast=self.autocast and torch.cuda.is_available(),
+            record=True,
             progress=False,
         )
 
