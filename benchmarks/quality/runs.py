@@ -65,7 +65,7 @@ def run_row(table: Table, name: str, seed: int, out: Path, budget: Budget) -> di
     finished, record = fitted(table, row, row.candidates[number], data, seed, budget)
     record |= {"table": table.name, "row": name, "seed": seed, "candidate": number, "chosen": chosen}
     file = out / table.name / f"{slug(name)}-{seed}.json"
-    judge(table, row, finished, data, record, file)
+    judge(table, row, finished, outside(table, data, budget), record, file)
     predictions = {line: read(finished) for line, read in lines_of(row, name).items() if line in table.kept}
     if predictions:
         store_predictions(file.with_suffix(".npz"), predictions, data, table.draws)
@@ -81,7 +81,8 @@ def choose(table: Table, name: str, number: int, out: Path, budget: Budget) -> d
     finished, record = fitted(table, row, row.candidates[number], data, 0, budget)
     record |= {"table": table.name, "row": name, "candidate": number}
     file = out / f"{table.name}_tuning" / f"{slug(name)}-{number}.json"
-    judge(table, row, finished, replace(data, test=data.validation), record, file)
+    held_out = replace(finished, data=replace(data, test=data.validation))
+    judge(table, row, held_out, outside(table, data, budget), record, file)
     return record
 
 
@@ -90,13 +91,15 @@ def lines_of(row: Row, name: str) -> Mapping[str, Line]:
     return row.lines or {name: own}
 
 
-def judge(table: Table, row: Row, finished: Finished, data: DataSet, record: dict[str, Any], file: Path) -> None:
+def judge(
+    table: Table, row: Row, finished: Finished, ood: Mapping[str, DataSet], record: dict[str, Any], file: Path
+) -> None:
     """Judge line by line, writing after each; one that fails is recorded with its error and leaves the others be."""
     record |= {"lines": {}, "failed": {}}
     begin = time.perf_counter()
     for line, read in lines_of(row, record["row"]).items():
         try:
-            record["lines"][line] = scored(table, read(finished), data)
+            record["lines"][line] = scored(read(finished), finished.data, ood, table.draws)
         except (pst.PosterityError, RuntimeError) as error:
             record["failed"][line] = f"{type(error).__name__}: {error}"
         record["seconds"]["judging"] = time.perf_counter() - begin
@@ -155,10 +158,15 @@ def fitted(
     return Finished(posterior, candidate.method, clock.run, data, seed), record
 
 
-def scored(table: Table, posterior: pst.Posterior, data: DataSet) -> dict[str, float]:
+def scored(posterior: pst.Posterior, data: DataSet, ood: Mapping[str, DataSet], draws: int) -> dict[str, float]:
     """Every figure of a line that is one number, and how many numbers the posterior holds."""
-    ood = table.ood(data) if table.ood else None
-    return {**pst.evaluate(posterior, data, ood=ood, draws=table.draws, resamples=0), "stored": numbers(posterior)}
+    return {**pst.evaluate(posterior, data, ood=ood, draws=draws, resamples=0), "stored": numbers(posterior)}
+
+
+def outside(table: Table, data: DataSet, budget: Budget) -> dict[str, DataSet]:
+    """The table's out-of-distribution sets."""
+    found = table.ood(data) if table.ood else {}
+    return {name: shortened(foreign, Budget(test=budget.test)) for name, foreign in found.items()}
 
 
 def numbers(posterior: pst.Posterior) -> int:

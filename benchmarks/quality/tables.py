@@ -127,7 +127,7 @@ class Table:
     likelihood: Any = None
     held: int | float = 5000
     choose_by: str = "nll"
-    ood: Callable[[DataSet], Mapping[str, Any]] | None = None
+    ood: Callable[[DataSet], Mapping[str, DataSet]] | None = None
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     source: str = ""
     ensembles: Mapping[str, str] = field(default_factory=dict)
