@@ -58,9 +58,9 @@ LENET5: dict[str, Row] = {
         schedule="constant",
     ),
     "IVON": row(
-        pst.IVON(lr=0.1, hess_init=0.1, prior=precision(10)),
-        pst.IVON(lr=0.1, hess_init=0.5, prior=precision(10)),
-        pst.IVON(lr=0.2, hess_init=0.1, prior=precision(30)),
+        pst.IVON(lr=0.2, hess_init=0.1, prior=precision(10)),
+        pst.IVON(lr=0.2, hess_init=0.02, prior=precision(10)),
+        pst.IVON(lr=0.5, hess_init=0.1, prior=precision(10)),
     ),
     "OGN": row(
         pst.OGN(lr=2e-4, prior=decay(0.01), damping=1e-3, beta2=0.9, init_precision=None),
@@ -99,9 +99,9 @@ def alexnet_rows(factor: float) -> dict[str, Row]:
             schedule=DROPS,
         ),
         "IVON": row(
-            pst.IVON(lr=0.1, hess_init=0.1, prior=decay(2e-4)),
-            pst.IVON(lr=0.1, hess_init=0.5, prior=decay(2e-4)),
-            pst.IVON(lr=0.2, hess_init=0.1, prior=decay(1e-3)),
+            pst.IVON(lr=0.2, hess_init=0.1, prior=decay(2e-4)),
+            pst.IVON(lr=0.2, hess_init=0.02, prior=decay(2e-4)),
+            pst.IVON(lr=0.5, hess_init=0.1, prior=decay(1e-3)),
         ),
         "OGN": row(pst.OGN(lr=1e-4, prior=decay(1e-3), damping=1e-3, beta2=0.9, init_precision=None), schedule=DROPS),
         "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3), damping=0.03), schedule=DROPS),
