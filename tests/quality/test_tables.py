@@ -53,6 +53,8 @@ def record(row: str, seed: int, **figures: float) -> dict:
         "device": "CPU",
         "date": "2026-11-15",
         "versions": {"torch": "2.13"},
+        "examples": {"train": 1297, "test": 500},
+        "chosen": True,
         "seconds": {"epoch": 0.5},
         "lines": {row: figures},
         "failed": {},
@@ -108,6 +110,8 @@ def test_the_section_shows_the_published_figure_and_what_is_met_and_missing(tmp_
     text = gathered.section(table(), tmp_path)
     assert "| MAP | **91.2** (50.0) | 0.250 (0.100) |  |  | 0.50 | 1 |" in text
     assert "Not run yet: Mean field." in text and "In brackets: a book" in text
+    assert "2 epochs, batch 128, 4 draws, 1,297 training and 500 test examples" in text
+    assert "Chosen on held-out training examples: MAP." in text
 
 
 def test_spreads_decide_what_is_best_or_tied():
