@@ -62,12 +62,9 @@ def one(table: Table, options: argparse.Namespace) -> None:
 
 def report(record: dict) -> None:
     """One line a run on the terminal."""
-    shown = {line: {k: round(v, 4) for k, v in found.items()} for line, found in record["lines"].items()}
-    wanted = {
-        line: {k: v for k, v in found.items() if k in ("accuracy", "nll", "ece", "rmse")}
-        for line, found in shown.items()
-    }
-    print(json.dumps({"row": record["row"], "seconds": record["seconds"], "lines": wanted}), flush=True)
+    wanted = ("accuracy", "nll", "ece", "rmse")
+    lines = {line: {k: round(found[k], 4) for k in wanted if k in found} for line, found in record["lines"].items()}
+    print(json.dumps({k: record[k] for k in ("table", "row", "seconds", "failed")} | {"lines": lines}), flush=True)
 
 
 if __name__ == "__main__":

@@ -141,29 +141,40 @@ def section(table: Table, results: Path = RESULTS) -> str:
     summary, runs = stored["summary"], [run for run in stored["runs"] if run["seed"] is not None]
     parts = [f"## {table.title}", f"{table.about} {conditions(table, runs)}"]
     parts += [markdown(table, summary)]
-    missing = [name for name, row in table.rows.items() if row.lines is None and name not in summary]
-    missing += [name for name, row in table.rows.items() if row.lines and all(r["row"] != name for r in runs)]
+    missing = [name for name in table.rows if all(run["row"] != name for run in runs)]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
+    failed = {line: error for run in runs for line, error in run.get("failed", {}).items()}
+    parts += [f"{line} failed: {error}" for line, error in failed.items()]
     return "\n\n".join(parts)
 
 
 def conditions(table: Table, runs: list[Run]) -> str:
     """How the runs were made, from their own records."""
-    several = lambda values: " and ".join(dict.fromkeys(str(v) for v in values))  # noqa: E731
-    short = [run for run in runs if run["epochs"] != table.epochs]
+    several = lambda values: ", ".join(dict.fromkeys(map(str, values)))  # noqa: E731
+    epochs = {run["epochs"] for run in runs}
+    by_row = several(f"{run['row']} {run['epochs']}" for run in runs)
+    chosen = several(run["row"] for run in runs if run.get("chosen"))
+    sentences = [
+        f"{epochs.pop()} epochs" if len(epochs) == 1 else f"Epochs: {by_row}",
+        f"batch {table.batch_size}",
+        f"{table.draws} draws",
+        several(f"{r['examples']['train']:,} training and {r['examples']['test']:,} test examples" for r in runs),
+        several(run["device"] for run in runs),
+        f"torch {several(run['versions']['torch'] for run in runs)}",
+        several(sorted(run["date"] for run in runs)),
+    ]
     return (
-        f"{several(run['epochs'] for run in runs)} epochs, batch {table.batch_size}, {table.draws} draws, "
-        f"{several(run['device'] for run in runs)}, torch {several(run['versions']['torch'] for run in runs)}, "
-        f"{several(sorted(run['date'] for run in runs))}. "
-        + (f"{several(run['row'] for run in short)}: not the table's {table.epochs} epochs. " if short else "")
-        + (f"In brackets: {table.source}; bold where met. " if table.published else "")
+        ", ".join(sentences)
+        + "."
+        + (f" Chosen on held-out training examples: {chosen}." if chosen else "")
+        + (f" In brackets: {table.source}; bold where met." if table.published else "")
         + f"\n\n    python -m benchmarks.quality {table.name} --row {slug(next(iter(table.rows)))} --seed 0 --out runs"
     )
 
 
 def standings(tables: Iterable[Table], results: Path = RESULTS) -> str:
-    """For each line, on how many tables it is best or tied in NLL and in ECE, and what an epoch of it costs."""
+    """For lines of several tables, on how many they are best or tied in NLL and in ECE, and what an epoch costs."""
     tally: dict[str, dict[str, list[float]]] = {}
     for table in tables:
         file = results / f"{table.name}.json"
@@ -179,7 +190,8 @@ def standings(tables: Iterable[Table], results: Path = RESULTS) -> str:
     if not tally:
         return ""
     lines = ["| | tables | best or tied in NLL | in ECE | epoch, of the first row's |", "|---|---|---|---|---|"]
-    for line, own in sorted(tally.items(), key=lambda item: -sum(item[1]["nll"])):
+    common = {line: own for line, own in tally.items() if len(own["nll"]) > 1}
+    for line, own in sorted(common.items(), key=lambda item: -sum(item[1]["nll"])):
         cost = f"{statistics.median(own['cost']):.1f}×" if own["cost"] else ""
         lines.append(f"| {line} | {len(own['nll'])} | {sum(own['nll']):.0f} | {sum(own['ece']):.0f} | {cost} |")
     return "\n".join(lines)

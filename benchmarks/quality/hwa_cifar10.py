@@ -14,21 +14,22 @@ from torch import Tensor
 
 import posterity as pst
 from benchmarks.quality.poster_cifar10 import cifar10
-from benchmarks.quality.tables import Finished, Row, Table, decay, row
+from benchmarks.quality.tables import Finished, Line, Row, Table, decay, row
 from posterity import data
 from posterity.data.augment import CropFlip
 from posterity.methods.hwa import SPREADS
 from posterity.models import lenet5, vgg_like
 
 
-def three_spreads(finished: Finished) -> dict[str, pst.Posterior]:
-    """The same averages under the three variances; each with BatchNorm statistics of its own, where there are any."""
-    assert isinstance(finished.method, pst.HWA)
-    lines: dict[str, pst.Posterior] = {}
-    for spread in SPREADS:
+def with_spread(spread: str) -> Line:
+    """The averages of a run under one of the three variances, with BatchNorm statistics where there are any."""
+
+    def line(finished: Finished) -> pst.Posterior:
+        assert isinstance(finished.method, pst.HWA)
         posterior = replace(finished.method, spread=spread).posterior(finished.run, finished.posterior.likelihood, [])
-        lines[f"HWA, {spread}"] = posterior.refresh(shuffled(finished))
-    return lines
+        return posterior.refresh(shuffled(finished))
+
+    return line
 
 
 def shuffled(finished: Finished, batch: int = 128, count: int = 100) -> Iterator[tuple[Tensor, Tensor]]:
@@ -37,17 +38,23 @@ def shuffled(finished: Finished, batch: int = 128, count: int = 100) -> Iterator
     return zip(x.split(batch), y.split(batch), strict=True)
 
 
-def rows(
-    mean_field: pst.MeanField, others: tuple[pst.MeanField, ...], lr: float, chains: pst.priors.Normal
-) -> dict[str, Row]:
-    """Mean field, HWA around it, and two samplers at the Bayes posterior's temperature."""
+def rows(of: tuple[pst.MeanField, ...], lr: float, prior: pst.priors.Normal) -> dict[str, Row]:
+    """Mean field, HWA around it, and two samplers at the Bayes posterior's temperature.
+
+    Args:
+        of: Mean field as it is, or as ``--choose`` chooses it; HWA takes the same.
+        lr: Of the variational rows and MAP.
+        prior: Of MAP and the samplers.
+    """
+    hwa = row(*(pst.HWA(of=each) for each in of), lr=lr)
+    low_rank = row(*(pst.HWA(of=each, rank=10, spread="moments") for each in of), lr=lr)
     return {
-        "MAP": row(pst.MAP(prior=chains), lr=lr),
-        "MeanField": row(mean_field, *others, lr=lr),
-        "HWA": row(*(pst.HWA(of=m) for m in (mean_field, *others)), lr=lr, lines=three_spreads),
-        "HWA, low rank": row(*(pst.HWA(of=m, rank=10, spread="moments") for m in (mean_field, *others)), lr=lr),
-        "SGLD": row(pst.SGLD(lr=0.1, prior=chains)),
-        "Cyclical SGHMC": row(pst.Cyclical(of=pst.SGHMC(lr=0.02, prior=chains))),
+        "MAP": row(pst.MAP(prior=prior), lr=lr),
+        "MeanField": row(*of, lr=lr),
+        "HWA": replace(hwa, lines={f"HWA, {s}": with_spread(s) for s in SPREADS}, follows="MeanField"),
+        "HWA, low rank": replace(low_rank, follows="MeanField"),
+        "SGLD": row(pst.SGLD(lr=0.1, prior=prior)),
+        "Cyclical SGHMC": row(pst.Cyclical(of=pst.SGHMC(lr=0.02, prior=prior))),
     }
 
 
@@ -59,7 +66,7 @@ TABLES = (
         about="Five seeds, the full test set. The published figures were taken on data that had been trained on.",
         data=lambda seed: data.load("mnist"),
         network=lambda dataset: lenet5(dataset.shape, dataset.outputs),
-        rows=rows(pst.MeanField(), (), 1e-3, pst.priors.Normal(1.0)),
+        rows=rows((pst.MeanField(),), 1e-3, pst.priors.Normal(1.0)),
         epochs=30,
         seeds=5,
         batch_size=256,
@@ -71,12 +78,7 @@ TABLES = (
         "published figures were taken on 16 images.",
         data=cifar10,
         network=lambda dataset: vgg_like(dataset.shape, dataset.outputs, width=0.5),
-        rows=rows(
-            VGG,
-            (replace(VGG, temperature=1.0), replace(VGG, temperature=0.01)),
-            1e-3,
-            decay(5e-4),
-        ),
+        rows=rows((VGG, replace(VGG, temperature=1.0), replace(VGG, temperature=0.01)), 1e-3, decay(5e-4)),
         epochs=30,
         seeds=1,
         augment=CropFlip(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.quality import sparse_page
 from benchmarks.quality.catalogue import TABLES
 from benchmarks.quality.gathered import section, standings
 
@@ -74,29 +75,6 @@ def mean_field() -> str:
     return "\n\n".join(parts)
 
 
-def sparsity() -> str:
-    rows = read("sparse_lenet_300_100")["seeds"]
-    head = "| seed | test error % | weights / weights left | bytes, dense / ours | FLOPs, dense / ours |"
-    lines = [head, "|---|---|---|---|---|"]
-    lines += [
-        f"| {r['seed']} | {r['error']:.2f} | {r['ratio']:.1f}× | {r['bytes_ratio']:.1f}× | {r['flops_ratio']:.1f}× |"
-        for r in rows
-    ]
-    labels = read("sparse_random_labels")["seeds"]
-    gone = all(left == 0 for r in labels for left, _ in r["left"].values())
-    return "\n\n".join(
-        [
-            "## Sparse variational dropout on MNIST",
-            "LeNet-300-100, 150 epochs, KL weight 1.15 (chosen on held-out training images), late clipping and a "
-            "fine-tune of the survivors, 3 seeds. Published: 1.92% at 68×.\n\n"
-            "    python benchmarks/quality/sparse_mnist.py --row lenet-300-100",
-            "\n".join(lines),
-            f"On random labels {'every weight of every seed goes' if gone else 'some weights stay'} (published: all), "
-            f"and the error is chance ({labels[0]['error']:.1f}%).",
-        ]
-    )
-
-
 def continual() -> str:
     parts = [
         "## Learning that goes on: permuted and split MNIST",
@@ -143,7 +121,7 @@ def tables() -> list[str]:
 
 
 def main() -> None:
-    parts = [HEAD.strip(), *tables(), trajectories(), mean_field(), sparsity()]
+    parts = [HEAD.strip(), *tables(), trajectories(), mean_field(), sparse_page.sparsity()]
     if (RESULTS / "continual.json").exists():  # its runs need a GPU and hours of a CPU
         parts.append(continual())
     page = "\n\n".join(parts)

@@ -39,7 +39,7 @@ def cells(accuracy: float, nll: float, ece: float, auroc: float) -> Mapping[str,
 
 
 # The curvature is that of the current batch (beta2 = 0), as in the poster, so it is averaged over draws.
-VOGN = pst.VOGN(lr=2e-4, prior=precision(30), damping=1e-3, beta2=0.0, init_precision=None, mc_samples=4, warmup=0.14)
+VOGN = pst.VOGN(lr=2e-4, prior=precision(30), damping=1e-3, beta2=0.0, init_precision=None, mc_samples=4, warmup=0.1)
 DROPOUT = pst.Dropout(rate=0.1, prior=decay(0.01), insert=("conv2", "fc*"))
 LENET5: dict[str, Row] = {
     "Adam": row(pst.MAP(prior=decay(0.01)), lr=1e-3, schedule="constant"),
@@ -58,9 +58,9 @@ LENET5: dict[str, Row] = {
         schedule="constant",
     ),
     "IVON": row(
-        pst.IVON(lr=0.1, hess_init=0.1, prior=precision(10)),
-        pst.IVON(lr=0.1, hess_init=0.5, prior=precision(10)),
-        pst.IVON(lr=0.2, hess_init=0.1, prior=precision(30)),
+        pst.IVON(lr=0.2, hess_init=0.1, prior=precision(10)),
+        pst.IVON(lr=0.2, hess_init=0.02, prior=precision(10)),
+        pst.IVON(lr=0.5, hess_init=0.1, prior=precision(10)),
     ),
     "OGN": row(
         pst.OGN(lr=2e-4, prior=decay(0.01), damping=1e-3, beta2=0.9, init_precision=None),
@@ -68,8 +68,8 @@ LENET5: dict[str, Row] = {
     ),
     "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3)), pst.KFAC(lr=1e-3, prior=decay(1e-2), damping=0.1)),
     "Noisy K-FAC": row(
-        pst.NoisyKFAC(lr=1e-3, prior=precision(30), warmup=0.14),
-        pst.NoisyKFAC(lr=1e-3, prior=precision(10), damping=0.1, warmup=0.14),
+        pst.NoisyKFAC(lr=1e-3, prior=precision(30), warmup=0.1),
+        pst.NoisyKFAC(lr=1e-3, prior=precision(10), damping=0.1, warmup=0.1),
     ),
 }
 
@@ -83,7 +83,6 @@ def alexnet_rows(factor: float) -> dict[str, Row]:
         augmentation_factor=factor,
         beta2=0.9,
         init_precision=None,
-        mc_samples=2,
         warmup=0.06,
         warmup_start=0.5,
     )
@@ -100,9 +99,9 @@ def alexnet_rows(factor: float) -> dict[str, Row]:
             schedule=DROPS,
         ),
         "IVON": row(
-            pst.IVON(lr=0.1, hess_init=0.1, prior=decay(2e-4)),
-            pst.IVON(lr=0.1, hess_init=0.5, prior=decay(2e-4)),
-            pst.IVON(lr=0.2, hess_init=0.1, prior=decay(1e-3)),
+            pst.IVON(lr=0.2, hess_init=0.1, prior=decay(2e-4)),
+            pst.IVON(lr=0.2, hess_init=0.02, prior=decay(2e-4)),
+            pst.IVON(lr=0.5, hess_init=0.1, prior=decay(1e-3)),
         ),
         "OGN": row(pst.OGN(lr=1e-4, prior=decay(1e-3), damping=1e-3, beta2=0.9, init_precision=None), schedule=DROPS),
         "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3), damping=0.03), schedule=DROPS),
@@ -173,7 +172,7 @@ TABLES = (
         data=cifar10,
         network=lambda dataset: alexnet(dataset.shape, dataset.outputs),
         rows=alexnet_rows(1),
-        epochs=60,
+        epochs=40,
         batch_size=256,
         published={
             "Adam": cells(67.94, 2.83, 0.262, 0.793),
@@ -189,7 +188,7 @@ TABLES = (
         data=cifar10,
         network=lambda dataset: alexnet(dataset.shape, dataset.outputs),
         rows=alexnet_rows(3),
-        epochs=60,
+        epochs=40,
         batch_size=256,
         augment=CropFlip(),
         published={

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import platform
 import statistics
 import time
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 import posterity as pst
-from benchmarks.quality.tables import Candidate, Finished, Row, Table, slug
+from benchmarks.quality.tables import Candidate, Finished, Line, Row, Table, own, slug
 from posterity.data import DataSet
 from posterity.evaluation.classes import ClassJudge
 from posterity.evaluation.extras import stored
@@ -62,14 +63,10 @@ def run_row(table: Table, name: str, seed: int, out: Path, budget: Budget) -> di
     number, chosen = choice(table, name)
     data = shortened(table.data(seed), budget)
     finished, record = fitted(table, row, row.candidates[number], data, seed, budget)
-    begin = time.perf_counter()
-    lines = row.lines(finished) if row.lines else {name: finished.posterior}
     record |= {"table": table.name, "row": name, "seed": seed, "candidate": number, "chosen": chosen}
-    record["lines"] = {line: scored(table, posterior, data) for line, posterior in lines.items()}
-    record["seconds"]["judging"] = time.perf_counter() - begin
     file = out / table.name / f"{slug(name)}-{seed}.json"
-    write(file, record)
-    predictions = {line: lines[line] for line in lines if line in table.kept}
+    judge(table, row, finished, outside(table, data, budget), record, file)
+    predictions = {line: read(finished) for line, read in lines_of(row, name).items() if line in table.kept}
     if predictions:
         store_predictions(file.with_suffix(".npz"), predictions, data, table.draws)
     return record
@@ -82,23 +79,48 @@ def choose(table: Table, name: str, number: int, out: Path, budget: Budget) -> d
     held = table.held if isinstance(table.held, float) or budget.train is None else 0.1
     data = data.with_validation(held)
     finished, record = fitted(table, row, row.candidates[number], data, 0, budget)
-    lines = row.lines(finished) if row.lines else {name: finished.posterior}
-    judged = replace(data, test=data.validation)
     record |= {"table": table.name, "row": name, "candidate": number}
-    record["lines"] = {line: scored(table, posterior, judged) for line, posterior in lines.items()}
-    write(out / f"{table.name}_tuning" / f"{slug(name)}-{number}.json", record)
+    file = out / f"{table.name}_tuning" / f"{slug(name)}-{number}.json"
+    held_out = replace(finished, data=replace(data, test=data.validation))
+    judge(table, row, held_out, outside(table, data, budget), record, file)
     return record
+
+
+def lines_of(row: Row, name: str) -> Mapping[str, Line]:
+    """The lines that a row gives."""
+    return row.lines or {name: own}
+
+
+def judge(
+    table: Table, row: Row, finished: Finished, ood: Mapping[str, DataSet], record: dict[str, Any], file: Path
+) -> None:
+    """Judge line by line, writing after each; one that fails is recorded with its error and leaves the others be."""
+    record |= {"lines": {}, "failed": {}}
+    begin = time.perf_counter()
+    for line, read in lines_of(row, record["row"]).items():
+        try:
+            record["lines"][line] = scored(read(finished), finished.data, ood, table.draws)
+        except (pst.PosterityError, RuntimeError) as error:
+            record["failed"][line] = f"{type(error).__name__}: {error}"
+        record["seconds"]["judging"] = time.perf_counter() - begin
+        write(file, record)
 
 
 def choice(table: Table, name: str) -> tuple[int, bool]:
     """The candidate that did best on held-out examples, and whether any was tried; the first where none was."""
-    file = RESULTS / f"{table.name}_tuning.json"
+    file, name = RESULTS / f"{table.name}_tuning.json", table.rows[name].follows or name
     tried = [run for run in json.loads(file.read_text())["runs"] if run["row"] == name] if file.exists() else []
     if not tried:
         return 0, False
     sign = -pst.evaluation.metrics.metric(table.choose_by).better
-    best = min(tried, key=lambda run: min(sign * line[table.choose_by] for line in run["lines"].values()))
-    return best["candidate"], True
+    scores = {run["candidate"]: best_line(run, table.choose_by, sign) for run in tried}
+    return min(scores, key=lambda number: scores[number]), True
+
+
+def best_line(run: dict[str, Any], figure: str, sign: int) -> float:
+    """The figure of a trial's best line, the lower the better; infinite where there is none."""
+    values = [line[figure] for line in run["lines"].values() if line.get(figure) is not None]
+    return min((sign * value for value in values), default=math.inf)
 
 
 def fitted(
@@ -136,10 +158,15 @@ def fitted(
     return Finished(posterior, candidate.method, clock.run, data, seed), record
 
 
-def scored(table: Table, posterior: pst.Posterior, data: DataSet) -> dict[str, float]:
+def scored(posterior: pst.Posterior, data: DataSet, ood: Mapping[str, DataSet], draws: int) -> dict[str, float]:
     """Every figure of a line that is one number, and how many numbers the posterior holds."""
-    ood = table.ood(data) if table.ood else None
-    return {**pst.evaluate(posterior, data, ood=ood, draws=table.draws, resamples=0), "stored": numbers(posterior)}
+    return {**pst.evaluate(posterior, data, ood=ood, draws=draws, resamples=0), "stored": numbers(posterior)}
+
+
+def outside(table: Table, data: DataSet, budget: Budget) -> dict[str, DataSet]:
+    """The table's out-of-distribution sets."""
+    found = table.ood(data) if table.ood else {}
+    return {name: shortened(foreign, Budget(test=budget.test)) for name, foreign in found.items()}
 
 
 def numbers(posterior: pst.Posterior) -> int:
@@ -186,4 +213,4 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -52,7 +52,7 @@ class Finished:
     seed: int
 
 
-Lines = Callable[[Finished], Mapping[str, pst.Posterior]]
+Line = Callable[[Finished], pst.Posterior]
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,26 @@ class Row:
 
     Attributes:
         candidates: Ways of fitting among which ``--choose`` chooses.
-        lines: The posteriors that one fit gives, by the name of their line; None for the fit's own, under the row's.
+        lines: What is read off the fit, by the name of its line; empty for its own posterior under the row's name.
         network: A network of its own, where it is not the table's.
+        follows: Another row whose choice it takes, because the two must not differ in what is chosen.
     """
 
     candidates: tuple[Candidate, ...]
-    lines: Lines | None = None
+    lines: Mapping[str, Line] = field(default_factory=dict)
     network: Network | None = None
+    follows: str | None = None
 
 
-def row(method: pst.Method, *others: pst.Method, lines: Lines | None = None, **training: Any) -> Row:
+def row(method: pst.Method, *others: pst.Method, **training: Any) -> Row:
     """A row whose candidates differ in the method alone."""
     config = pst.Training(**training)
-    return Row(tuple(Candidate(each, config) for each in (method, *others)), lines)
+    return Row(tuple(Candidate(each, config) for each in (method, *others)))
+
+
+def own(finished: Finished) -> pst.Posterior:
+    """The line that is the fit's own posterior."""
+    return finished.posterior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +98,7 @@ class Table:
         seeds: How many.
         batch_size: The same for all rows.
         augment: The same for all rows.
-        autocast: Forward passes of training in bfloat16.
+        autocast: Forward passes of training in bfloat16, on a GPU.
         draws: Networks averaged for a prediction.
         figures: What is shown; those of an out-of-distribution set are called ``set/figure``.
         likelihood: None takes it from the targets.
@@ -120,7 +127,7 @@ class Table:
     likelihood: Any = None
     held: int | float = 5000
     choose_by: str = "nll"
-    ood: Callable[[DataSet], Mapping[str, Any]] | None = None
+    ood: Callable[[DataSet], Mapping[str, DataSet]] | None = None
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     source: str = ""
     ensembles: Mapping[str, str] = field(default_factory=dict)
@@ -139,7 +146,8 @@ class Table:
             candidate.training,
             batch_size=self.batch_size,
             augment=self.augment,
-            autocast=self.autocast,
+            autocast=self.autocast and torch.cuda.is_available(),
+            record=True,
             progress=False,
         )
 

@@ -39,7 +39,7 @@ def cudnn(d: Tensor, x: Tensor, weight: Tensor, windows: Windows) -> Tensor:
     return torch.ops.aten.convolution_backward(d, x, weight, None, *geometry)[1]
 
 
-def kernel(bench: Bench, dtype: torch.dtype, channels_last: bool) -> None:
+def kernel(bench: Bench, dtype: torch.dtype) -> None:
     if bench.device.type != "cuda":
         return
     from posterity.curvature.triton_conv import Tiling, conv_moments
@@ -48,25 +48,24 @@ def kernel(bench: Bench, dtype: torch.dtype, channels_last: bool) -> None:
     torch.backends.cudnn.benchmark = True
     programs = torch.cuda.get_device_properties(bench.device).multi_processor_count
     tilings = {
-        f"{side} x {side}, {positions} positions, {warps} warps, {stages} stages, {waves} waves": (
-            Tiling(side, positions, warps, stages),
+        f"{rows} x {columns}, {positions} positions, {warps} warps, {stages} stages, {waves} waves": (
+            Tiling(rows, columns, positions, warps, stages),
             waves * programs,
         )
-        for side, positions, warps, stages, waves in [
-            (64, 32, 4, 3, WAVES), (64, 64, 4, 3, WAVES), (64, 32, 4, 2, WAVES), (64, 32, 4, 4, WAVES),
-            (64, 32, 4, 3, 2), (64, 32, 4, 3, 8), (128, 32, 8, 3, WAVES), (128, 32, 8, 3, 2), (32, 64, 4, 3, WAVES),
-            (128, 64, 8, 2, WAVES), (64, 32, 8, 3, WAVES),
+        for rows, columns, positions, warps, stages, waves in [
+            (64, 64, 32, 4, 3, WAVES), (64, 64, 64, 4, 3, WAVES), (64, 64, 64, 4, 2, WAVES), (64, 64, 32, 4, 5, WAVES),
+            (64, 64, 32, 4, 3, 8), (128, 64, 32, 4, 3, WAVES), (128, 64, 32, 8, 3, WAVES), (128, 64, 64, 8, 2, WAVES),
+            (128, 128, 32, 8, 3, WAVES), (64, 64, 32, 8, 3, WAVES),
         ]
     }  # fmt: skip
     totals = dict.fromkeys(["cuDNN, gradient alone", *tilings, "best of each"], 0.0)
-    name = f"{str(dtype).removeprefix('torch.')}{', channels last' if channels_last else ''}"
+    name = str(dtype).removeprefix("torch.")
     for inputs, outputs, size, side, stride, uses in LAYERS:
         windows = Windows((size, size), (stride, stride), (size // 2, size // 2), (1, 1), 1)
         x = torch.randn(BATCH, inputs, side, side, device=bench.device, dtype=dtype)
         weight = torch.randn(outputs, inputs, size, size, device=bench.device)
         d = torch.randn(BATCH, outputs, *windows.positions((side, side)), device=bench.device, dtype=dtype)
-        if channels_last:
-            x, d = (t.contiguous(memory_format=torch.channels_last) for t in (x, d))
+        x, d = (t.contiguous(memory_format=torch.channels_last) for t in (x, d))
         out = torch.zeros_like(weight)
         works = {"cuDNN, gradient alone": partial(cudnn, d, x, weight.to(dtype), windows)}
         works |= {key: partial(conv_moments, out, windows, d, x, 1.0, p, t) for key, (t, p) in tilings.items()}
@@ -81,11 +80,5 @@ def kernel(bench: Bench, dtype: torch.dtype, channels_last: bool) -> None:
 
 
 if __name__ == "__main__":
-    run(
-        __doc__,
-        {
-            "float32": partial(kernel, dtype=torch.float32, channels_last=False),
-            "bfloat16": partial(kernel, dtype=torch.bfloat16, channels_last=False),
-            "bfloat16-last": partial(kernel, dtype=torch.bfloat16, channels_last=True),
-        },
-    )
+    types = (torch.float32, torch.bfloat16)
+    run(__doc__, {str(dtype).removeprefix("torch."): partial(kernel, dtype=dtype) for dtype in types})

@@ -4,7 +4,8 @@ python -m benchmarks.speed.natural_gradient                   # one thread: LeNe
 python -m benchmarks.speed.natural_gradient --device cuda     # also ResNet-18, CIFAR stem, TF32 and bfloat16
 
 Every contestant has a network of its own, and learning rate zero, so that all see the same weights throughout. Memory
-is the peak of a step beyond what is held between steps.
+is the peak of a step beyond what is held between steps. On a GPU the same steps are also timed with their gradients
+recorded and replayed, all contestants alike.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from benchmarks.speed.harness import Bench, Work, run
 from posterity.models import alexnet, lenet5_caffe, lenet_300_100, resnet18
 from posterity.optim import IVON, KFAC, VOGN
+from posterity.recorded import Recorded
 
 Network = Callable[[], nn.Module]
 BATCH, CLASSES, N = 128, 10, 50_000
@@ -61,6 +63,28 @@ def sampled(optimizer: torch.optim.Optimizer, net: nn.Module, loss: Loss) -> Wor
     return step
 
 
+def recorded(optimizer: torch.optim.Optimizer, net: nn.Module, loss: Loss) -> Work:
+    """The same step as ``Training(record=True)`` takes it: gradients replayed, then the update."""
+    parameters, samples = list(net.parameters()), hasattr(optimizer, "sampled_weights")
+
+    def gradients(_: Tensor) -> list[Tensor | None]:
+        with optimizer.sampled_weights() if samples else nullcontext():
+            loss(net).backward()
+        return [p.grad for p in parameters]
+
+    replay = Recorded(gradients, [optimizer._generator] if samples else [])
+
+    def step() -> None:
+        for p, gradient in zip(parameters, replay(loss.inputs), strict=True):
+            p.grad = gradient
+        if samples:
+            optimizer.statistics(1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def compare(
     bench: Bench,
     title: str,
@@ -86,6 +110,14 @@ def compare(
         "IVON": sampled(IVON(second.parameters(), 0.0, N), second, loss),
     }
     bench.compare(f"IVON, {title}", contestants, calls, {"IVON": ivon} if ivon else None)
+    if bench.device.type == "cuda":
+        adam, first, second = (network().to(bench.device).train() for _ in range(3))
+        contestants = {
+            "Adam": recorded(torch.optim.Adam(adam.parameters(), lr=0.0, fused=True), adam, loss),
+            "VOGN": recorded(VOGN(first, 0.0, N, init_precision=1.0), first, loss),
+            "IVON": recorded(IVON(second.parameters(), 0.0, N), second, loss),
+        }
+        bench.compare(f"recorded, {title}", contestants, calls, {"VOGN": vogn, "IVON": ivon} if vogn and ivon else None)
 
 
 def lenet(bench: Bench) -> None:

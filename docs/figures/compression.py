@@ -1,4 +1,4 @@
-"""The pictures of the guide to smaller networks, from real runs: LeNet-300-100 on MNIST, pruned by magnitude.
+"""The pictures of the guide to smaller networks, from real runs: LeNet-300-100 on MNIST, by magnitude and by SparseVD.
 
 python docs/figures/compression.py                    # into docs/images
 python docs/figures/compression.py --train 60000 --epochs 50 --seeds 3
@@ -16,6 +16,7 @@ import posterity as pst
 from posterity import data, models
 from posterity.compression import WeightFilm
 from posterity.compression.pipeline import accuracy
+from posterity.methods.tempering import LinearKL
 from posterity.report import sparsity as pictures
 
 WAYS = {
@@ -43,10 +44,23 @@ def film(mnist: data.DataSet, options: argparse.Namespace) -> None:
     """One run at 20x: the second layer's weights by epoch, and the zeros of every layer."""
     watch = WeightFilm("fc2.weight")
     fit(mnist, pst.Pruning(keep=1 / 20), options.epochs, callbacks=(watch,))
-    pictures.film_strip(watch.frames, count=5).savefig(options.out / "pruning-film.png", dpi=110)
+    develop(watch, options.out, "pruning")
+
+
+def sparse_film(mnist: data.DataSet, options: argparse.Namespace) -> None:
+    """The same of sparse variational dropout, which finds out by itself how many weights go."""
+    watch = WeightFilm("fc2.weight", weights=lambda run: run.module.mean())
+    method = pst.SparseVD(kl_schedule=LinearKL(fraction=0.3), clip_start=0.5, finetune=0.15)
+    fit(mnist, method, 2 * options.epochs, callbacks=(watch,))
+    develop(watch, options.out, "sparse-vd")
+
+
+def develop(watch: WeightFilm, folder: Path, name: str) -> None:
+    """The film strip, and the zeros of every layer."""
+    pictures.film_strip(watch.frames, count=5).savefig(folder / f"{name}-film.png", dpi=110)
     made = Figure(figsize=(4.4, 3), layout="constrained")
     pictures.sparsity_by_layer(made.subplots(), watch.epochs, watch.sparsity)
-    made.savefig(options.out / "pruning-sparsity.png", dpi=110)
+    made.savefig(folder / f"{name}-sparsity.png", dpi=110)
 
 
 def curve(mnist: data.DataSet, options: argparse.Namespace) -> None:
@@ -75,12 +89,14 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=10_000, help="training images")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--only", choices=("film", "sparse_film", "curve"), help="one of the pictures")
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "images")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     mnist = data.load("mnist").subset(torch.arange(options.train))
-    film(mnist, options)
-    curve(mnist, options)
+    for picture in (film, sparse_film, curve):
+        if options.only in (None, picture.__name__):
+            picture(mnist, options)
 
 
 if __name__ == "__main__":

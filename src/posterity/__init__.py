@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from posterity.evaluation import diversity as diversity
     from posterity.evaluation import evaluate as evaluate
     from posterity.evaluation import landscape as landscape
+    from posterity.evaluation import to_arviz as to_arviz
     from posterity.layers import Moped as Moped
     from posterity.layers import adapters as adapters
     from posterity.layers import adapters_off as adapters_off
@@ -112,6 +113,7 @@ _HOMES = {
     "diversity": "posterity.evaluation",
     "evaluate": "posterity.evaluation",
     "landscape": "posterity.evaluation",
+    "to_arviz": "posterity.evaluation",
     "Moped": "posterity.layers",
     "adapters": "posterity.layers",
     "adapters_off": "posterity.layers",

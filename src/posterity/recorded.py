@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from posterity.calling import InputSpec, map_inputs, num_examples, tensors_of
-from posterity.types import Inputs
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 __all__ = ["Recorded"]
 
@@ -17,44 +16,61 @@ _log = logging.getLogger("posterity")
 
 
 class Recorded:
-    """A function of a batch, replayed on inputs of the same shape; all else that it reads must stay where it lies.
+    """A function of a batch, replayed on batches of the same shape; all else that it reads must stay where it lies.
 
     The first call runs as it is, so that libraries have made their choices; the second is recorded. What cannot be
-    recorded (a forward pass that waits for the device), and inputs of another shape, run as they are: the numbers are
-    the same either way.
+    recorded (a forward pass that waits for the device), and batches of another shape, run as they are: the numbers are
+    the same either way. What a replay returns lies where the next one will write.
+
+    Args:
+        work: The function; of anything made of tensors, to anything made of them.
+        generators: What it draws from, besides torch's own generator.
     """
 
-    def __init__(self, work: Callable[[Inputs], Tensor | None]) -> None:
-        self.work = work
-        self.inputs: Inputs | None = None
-        self.output: Tensor | None = None
+    def __init__(self, work: Callable[[Any], Any], generators: Sequence[torch.Generator] = ()) -> None:
+        self.work, self.generators = work, generators
+        self.batch: Any = None
+        self.output: Any = None
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.refused = False
+        self.refused = ""  # why it cannot be recorded, once that is known
 
-    def __call__(self, inputs: Inputs) -> Tensor | None:
-        """Do the work on these inputs; what it returns is the caller's own."""
-        if self.inputs is None:
-            self.inputs = map_inputs(inputs, torch.clone)
-        elif not self.refused and InputSpec.of(inputs) == InputSpec.of(self.inputs) and self._same_length(inputs):
-            for own, new in zip(tensors_of(self.inputs), tensors_of(inputs), strict=True):
+    def __call__(self, batch: Any) -> Any:
+        """Do the work on this batch."""
+        if self.batch is None:
+            self.batch = tree_map_only(Tensor, torch.clone, batch)
+        elif not self.refused and _kind(batch) == _kind(self.batch):
+            for own, new in zip(_tensors(self.batch), _tensors(batch), strict=True):
                 own.copy_(new)
             if self.graph is None:
                 self._record()
             if self.graph is not None:
                 self.graph.replay()
-                return None if self.output is None else self.output.clone()
-        return self.work(inputs)
-
-    def _same_length(self, inputs: Inputs) -> bool:
-        return num_examples(inputs) == num_examples(self.inputs)
+                return self.output
+        return self.work(batch)
 
     def _record(self) -> None:
-        graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                self.output = self.work(self.inputs)
+            self.graph, self.output = self._capture(lambda: self.work(self.batch))
         except RuntimeError as error:
-            _log.info("this network cannot be recorded (%s), so its passes are launched one by one", error)
-            self.refused = True
-        else:
-            self.graph = graph
+            self.refused = str(error).splitlines()[0]
+            _log.info("this network cannot be recorded (%s), so its passes are launched one by one", self.refused)
+            # Torch's generators still wait for the end of the recording that failed; one that succeeds tells them.
+            self._capture(lambda: torch.zeros(1, device="cuda"))
+
+    def _capture(self, work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            output = work()
+        return graph, output
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor)]
+
+
+def _kind(batch: Any) -> tuple[object, ...]:
+    """What two batches must share for one recording to serve both: structure, shapes and types."""
+    leaves, structure = tree_flatten(batch)
+    return structure, *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)

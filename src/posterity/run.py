@@ -58,6 +58,7 @@ class Run:
         step: Optimizer steps done.
         entries: Backward passes (draws × micro-batches) whose gradients are summed in the current step.
         temperature: The temperature of the current step, 1 for the Bayes posterior.
+        phase: Raised by whoever changes what a step computes (clipping begins, say), so that it is recorded anew.
         members: Networks trained together as one stacked module, each parameter with a member dimension in front.
         history: Figures by epoch: what training curves are drawn from.
     """
@@ -72,6 +73,7 @@ class Run:
     step: int = 0
     entries: int = 1
     temperature: float = 1.0
+    phase: int = 0
     members: int = 1
     history: list[dict[str, float]] = field(default_factory=list)
 

@@ -126,8 +126,14 @@ def test_warm_ups_rise_from_nothing_to_one():
     linear = LinearKL(fraction=0.5, delay=0.1)
     assert [linear.weight(s, plan()) for s in (0, 10, 35, 60, 99)] == pytest.approx([0, 0, 0.5, 1, 1])
     cyclical = CyclicalKL(cycles=2, ramp=0.5)
-    assert [cyclical.weight(s, plan()) for s in (0, 12, 25, 49, 50, 75)] == pytest.approx([0, 0.48, 1, 1, 0, 1])
+    assert [cyclical.weight(s, plan()) for s in (0, 12, 25, 49, 50, 75)] == pytest.approx([0, 0.45, 1, 1, 0, 1])
     assert kl_schedule("constant").weight(0, plan()) == 1
+
+
+def test_a_long_warm_up_has_twenty_stairs():
+    weights = [LinearKL(fraction=0.5).weight(s, plan(4000)) for s in range(4000)]
+    assert sorted(set(weights)) == pytest.approx([k / 20 for k in range(21)])
+    assert sum(weights[:2000]) / 2000 == pytest.approx(0.475)  # half of a stair below the straight line
 
 
 def test_the_loop_weighs_the_kl_by_schedule_and_temperature():

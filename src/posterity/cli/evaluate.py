@@ -9,7 +9,7 @@ import typer
 
 from posterity import data
 from posterity.cli.folder import RunFolder
-from posterity.cli.show import console
+from posterity.cli.show import console, table
 from posterity.types import PosterityError
 
 
@@ -22,6 +22,7 @@ def evaluate(
 ) -> None:
     """Score a fitted posterior on its test data."""
     from posterity.evaluation import evaluate as score
+    from posterity.report.chains import CHAIN_HEAD, chain_row
 
     if out is not None and out.suffix != ".json":
         raise PosterityError(f"scores are written as .json, got {out.suffix or 'no suffix'}")
@@ -30,5 +31,9 @@ def evaluate(
     others = {name: data.load(name) for name in ood or ()}
     scores = score(folder.posterior(), dataset, ood=others, shift=shift, draws=draws)
     console().print(scores.table())
+    if "chains" in scores.details:
+        table("chains, by what they predict", CHAIN_HEAD, [chain_row([scores.details["chains"]])])
+        for symptom in scores.details["chains"]["symptoms"]:
+            console().print(symptom, highlight=False)
     if out is not None:
         scores.save(out)

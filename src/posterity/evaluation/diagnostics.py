@@ -27,7 +27,16 @@ from posterity.data.pieces import pieces
 from posterity.posteriors import Mixture, Posterior
 from posterity.types import PosterityError
 
-__all__ = ["Diagnostics", "Diversity", "diagnose", "diversity", "effective_sample_size", "split_rhat", "traces"]
+__all__ = [
+    "Diagnostics",
+    "Diversity",
+    "agreement",
+    "diagnose",
+    "diversity",
+    "effective_sample_size",
+    "split_rhat",
+    "traces",
+]
 
 
 def split_rhat(chains: Tensor) -> Tensor:
@@ -117,10 +126,14 @@ def diagnose(posterior: Posterior, data: Any, samples: int | None = None) -> Dia
         data: Held-out data: (inputs, targets), a Dataset or a loader.
         samples: Of each chain; all there are if not given.
     """
-    predicted = traces(posterior, data, samples).double()
+    return agreement(traces(posterior, data, samples), posterior.likelihood.classifies)
+
+
+def agreement(predicted: Tensor, classifies: bool) -> Diagnostics:
+    """What ``diagnose`` says of these traces [chains, samples, inputs, classes or 1]."""
+    predicted = predicted.double()
     rhat, ess = split_rhat(predicted), effective_sample_size(predicted)
     means = predicted.mean(1)
-    classifies = posterior.likelihood.classifies
     scale = 2.0 if classifies else predicted.std((0, 1)).clamp_min(1e-12)
     distances = [((a - b).abs() / scale).sum(-1).mean() for a, b in _pairs(means)]
     labels = [(a.argmax(-1) != b.argmax(-1)).double().mean() for a, b in _pairs(means)] if classifies else []

@@ -12,6 +12,7 @@ from posterity.calling import InputSpec
 from posterity.data import DataSet
 from posterity.data.pieces import pieces
 from posterity.evaluation.bootstrap import bootstrap
+from posterity.evaluation.chains import chain_details, has_chains
 from posterity.evaluation.classes import ClassJudge, entropy_shares
 from posterity.evaluation.gather import Gathered, Judge, fingerprint, gather
 from posterity.evaluation.numbers import RealJudge
@@ -64,6 +65,8 @@ def evaluate(
         outside = _outside(posterior, name, brought, draws, judge, gathered.spec)
         groups.append(((len(targets), len(outside.probs)), _named(name, prediction, outside)))
         details["entropy"][name] = entropy_shares(outside)
+    if has_chains(posterior):
+        details["chains"] = chain_details(posterior, data)
     corruptions = corruptions_of(data, shift, seed)
     if corruptions:
         details["shift"], means = under_shift(posterior, data, corruptions, draws, judge)

@@ -26,7 +26,7 @@ CORE = ("map", "dropout", "ensemble", "mean-field", "swag", "ivon", "vogn", "lap
 _PLAIN = ("map", "dropout", "swa", "swag", "mean-field", "hwa", "laplace")
 """Methods that leave training to the plain optimizer."""
 
-_MADE_OF = {"ensemble": ("map", 5), "multi-swag": ("swag", 3)}
+_MADE_OF = {"ensemble": ("map", 5), "multi-swag": ("swag", 3), "multi-sghmc": ("sghmc", 3)}
 """Names for several restarts of a method."""
 
 Options = dict[str, Any]

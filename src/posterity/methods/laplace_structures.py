@@ -106,8 +106,8 @@ class Kronecker:
         """For each layer the eigenvalues of N G ⊗ A as a matrix [O, I], and the eigenvectors of G and of A."""
         found = []
         for block in self._curvature.blocks:
-            g, left = torch.linalg.eigh(block.output)
-            a, right = torch.linalg.eigh(block.input)
+            g, left = _eigen(block.output)
+            a, right = _eigen(block.input)
             found.append((self.count * torch.outer(g.clamp_min(0), a.clamp_min(0)), left, right))
         return found
 
@@ -199,3 +199,9 @@ STRUCTURES: dict[str, Callable[[nn.Module], Structure]] = {
     "full": Full,
     "last-layer": LastLayer,
 }
+
+
+def _eigen(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors; in double, since single may not converge where dead units repeat an eigenvalue."""
+    values, vectors = torch.linalg.eigh(factor.double())
+    return values.to(factor), vectors.to(factor)

@@ -149,6 +149,7 @@ class Phases:
     def observe(self, run: Run) -> None:
         """Called after every step."""
         if run.step in self.starts:
+            run.phase += 1
             for block in sparse_blocks(run.module):
                 block.advance(self.starts[run.step])
 

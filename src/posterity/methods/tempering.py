@@ -14,11 +14,12 @@ others once their rise is over. A weight is the temperature of that step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from posterity.types import Plan, PosterityError, check_fraction
 
-__all__ = ["BlundellKL", "ConstantKL", "CyclicalKL", "KLSchedule", "LinearKL", "kl_schedule"]
+__all__ = ["BlundellKL", "ConstantKL", "CyclicalKL", "KLSchedule", "LinearKL", "kl_schedule", "stair"]
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class LinearKL(KLSchedule):
         check_fraction(fraction=self.fraction, delay=self.delay)
 
     def weight(self, step: int, plan: Plan) -> float:
-        """From 0 to 1 in a straight line."""
+        """From 0 to 1 in a straight line of stairs."""
         past = step - self.delay * plan.steps
-        return min(1.0, max(0.0, past / max(1.0, self.fraction * plan.steps)))
+        return stair(past / max(1.0, self.fraction * plan.steps))
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class CyclicalKL(KLSchedule):
     def weight(self, step: int, plan: Plan) -> float:
         """From 0 to 1 over the first part of every cycle."""
         length = plan.steps / self.cycles
-        return min(1.0, (step % length) / max(1.0, self.ramp * length))
+        return stair((step % length) / max(1.0, self.ramp * length))
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,14 @@ class BlundellKL(KLSchedule):
         """M·2^(M−i)/(2^M − 1), written so that it cannot overflow."""
         count, index = plan.steps_per_epoch, step % plan.steps_per_epoch + 1
         return count * 2.0**-index / (1 - 2.0**-count)
+
+
+_STAIRS = 20
+
+
+def stair(risen: float) -> float:
+    """The part risen, in [0, 1] and in twentieths: a step on a GPU is recorded with its weight, anew for each stair."""
+    return min(1.0, max(0.0, math.floor(_STAIRS * risen + 1e-9) / _STAIRS))
 
 
 _BY_NAME: dict[str, KLSchedule] = {

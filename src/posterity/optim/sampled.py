@@ -177,8 +177,13 @@ class SampledOptimizer(torch.optim.Optimizer):
         self._entries += 1
 
     @torch.no_grad()
-    def statistics(self) -> list[Tensor]:
-        """The means over the passes of this step, as the tensors that processes must average before ``step``."""
+    def statistics(self, passes: int | None = None) -> list[Tensor]:
+        """The means over the passes of this step, as the tensors that processes must average before ``step``.
+
+        Args:
+            passes: How many there were, where they were replayed on the device and so not counted here.
+        """
+        self._entries = self._entries or passes or 0
         if not self._entries:
             raise PosterityError("there is no gradient: call loss.backward() inside `with optimizer.sampled_weights()`")
         tensors = [tensor for flat in self._flat for tensor in self._accumulators(flat)]

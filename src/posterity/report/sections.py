@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from posterity.evaluation.metrics import metric
 from posterity.report import plots
+from posterity.report.chains import CHAIN_HEAD, chain_row
 from posterity.report.plots.select import chosen, detail
 from posterity.report.standing import done, standings
 from posterity.report.verdict import label
@@ -176,6 +177,33 @@ def _draws(results: Results) -> Section | None:
     return Section("draws", "Draws", "How many draws are worth it?", about, panels, papers)
 
 
+def _chains(results: Results) -> Section | None:
+    methods = [m for m in _ranked(results) if m in chosen(results, None, "chains")]
+    if not methods:
+        return None
+    about = (
+        "Chains are compared by what they predict on held-out inputs, a colour a chain. Split-R̂ near 1 and many "
+        "effective samples say that they have found one distribution: the median over predictions, the worst 5% and "
+        "the very worst. Disagreement is the total variation between two chains' probabilities (for numbers: the "
+        "distance of their means in standard deviations)."
+    )
+    found = {m: detail(results, m, "chains") for m in methods}
+    head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in ("method", *CHAIN_HEAD))
+    rows = "".join(_row(label(m), chain_row(seeds)) for m, seeds in found.items())
+    table = f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    told = [f"{label(m)}: {'; '.join(seeds[0]['symptoms'])}." for m, seeds in found.items() if seeds[0]["symptoms"]]
+    notes = "".join(f'<p class="note">{html.escape(text)}</p>' for text in told)
+    panels = _each(results, "chains", "chains", plots.chains)
+    papers = {"chains": partial(plots.chains, results)}
+    title = "Have the chains found the same distribution?"
+    return Section("chains", "Chains", title, about, panels, papers, extra=table + notes)
+
+
+def _row(name: str, texts: list[str]) -> str:
+    cells = "".join(f"<td>{html.escape(text)}</td>" for text in texts)
+    return f'<tr><th scope="row">{html.escape(name)}</th>{cells}</tr>'
+
+
 def _examples(results: Results) -> Section | None:
     order = _ranked(results)[:_SHOWN]
     found = detail(results, order[0], "examples")[0]
@@ -248,7 +276,16 @@ _CLASSES: tuple[Callable[[Results], Section | None], ...] = (
     _surfaces,
     _shift,
     _draws,
+    _chains,
     _classes,
     _training,
 )
-_NUMBERS: tuple[Callable[[Results], Section | None], ...] = (_band, _intervals, _shift, _draws, _cost, _training)
+_NUMBERS: tuple[Callable[[Results], Section | None], ...] = (
+    _band,
+    _intervals,
+    _shift,
+    _draws,
+    _chains,
+    _cost,
+    _training,
+)

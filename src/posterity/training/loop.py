@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,6 +28,7 @@ from posterity.training.checkpoint import Checkpoint, set_global_generators
 from posterity.training.config import Callback, Training
 from posterity.training.distributed import Ranks
 from posterity.training.doctor import check_loss, check_method
+from posterity.training.recording import Found, RecordedGradients
 from posterity.training.stream import Stream
 from posterity.training.watch import Watch
 from posterity.types import Batch, Plan, PosterityError
@@ -57,6 +59,9 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     resumed = checkpoint.restore(run, job.device) if job.training.resume else None
     pace, watch = _pace(job), Watch(job.likelihood, job.held, job.training.patience)
     forward = torch.compile(run.module) if job.training.compile else run.module
+    gradients: Callable[[Batch, int], Found] = partial(_gradients, run, job, forward)
+    if job.training.record and job.device.type == "cuda":
+        gradients = RecordedGradients(run, gradients)
     run.module.train()
     while run.step < job.plan.steps and not watch.stopped:
         batches, position = job.stream.epoch(run.epoch), run.step % job.plan.steps_per_epoch
@@ -67,7 +72,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
             resumed = None
         for batch, size in batches:
             _set_pace(run, pace)
-            watch.add(*_gradients(run, job, forward, batch, size))
+            watch.add(*gradients(batch, size))
             del batch  # so that the next one can take its memory
             _update(run, job)
             if run.step % (1 if job.device.type == "cpu" else _LOOK_EVERY) == 0 or run.step == job.plan.steps:
@@ -82,9 +87,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     watch.restore_best(run)
 
 
-def _gradients(
-    run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch, size: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch, size: int) -> Found:
     """Sum the gradients of all draws and micro-batches; the loss, and the last outputs with their targets."""
     method, training = job.method, job.training
     likelihood: Likelihood = run.noise or job.likelihood  # type: ignore[assignment]

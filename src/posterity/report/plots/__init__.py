@@ -7,6 +7,7 @@ from posterity.report.plots.calibration import classes as classes
 from posterity.report.plots.calibration import coverage as coverage
 from posterity.report.plots.calibration import entropies as entropies
 from posterity.report.plots.calibration import reliability as reliability
+from posterity.report.plots.chains import chains as chains
 from posterity.report.plots.curves import cost as cost
 from posterity.report.plots.curves import draws as draws
 from posterity.report.plots.curves import shift as shift

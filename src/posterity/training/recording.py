@@ -1,0 +1,63 @@
+"""The gradients of a training step, replayed on a GPU as one piece of work (``Training(record=True)``).
+
+A step of a small network is a hundred short kernels, and launching each takes longer than running it. A CUDA graph
+launches them together. It repeats what it has seen, so numbers that the host works out are frozen in it: the shapes,
+the temperature and the phase of the run. A step that differs in one of them is of another kind, and is recorded anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from posterity.recorded import Recorded
+from posterity.run import Run
+from posterity.types import Batch, PosterityError
+
+__all__ = ["RecordedGradients"]
+
+Found = tuple[Tensor, Tensor, Tensor]
+"""The loss of a step, and its last outputs with their targets."""
+
+
+class RecordedGradients:
+    """Leaves the same gradients behind as the function that it records.
+
+    Args:
+        run: Whose parameters get gradients.
+        gradients: ``(batch, size of the whole batch)`` → loss, outputs, targets; backward passes on the way.
+    """
+
+    def __init__(self, run: Run, gradients: Callable[[Batch, int], Found]) -> None:
+        self.run, self.gradients = run, gradients
+        noise = [] if run.noise is None else list(run.noise.parameters())
+        self.parameters = [p for group in run.optimizer.param_groups for p in group["params"]] + noise
+        self.pace: tuple[object, ...] = ()
+        self.sizes: dict[tuple[int, int], Recorded] = {}
+
+    def __call__(self, batch: Batch, size: int) -> Found:
+        """The gradients of one step."""
+        pace = self.run.temperature, self.run.phase
+        if pace != self.pace:
+            self.pace, self.sizes = pace, {}
+        streams = self.run.streams
+        kind = size, len(batch.targets)
+        if kind not in self.sizes:
+            self.sizes[kind] = Recorded(partial(self._work, size), (streams.shared, streams.local))
+        found, gradients, self.run.entries = self.sizes[kind](batch)
+        if self.sizes[kind].refused:
+            raise PosterityError(
+                f"a step of this network cannot be recorded ({self.sizes[kind].refused}): leave record out"
+            )
+        for p, gradient in zip(self.parameters, gradients, strict=True):
+            p.grad = gradient  # the optimizer let go of it after the last step; a replay has filled it again
+        return found
+
+    def _work(self, size: int, batch: Batch) -> tuple[Found, list[Tensor | None], Any]:
+        for p in self.parameters:
+            p.grad = None
+        found = self.gradients(batch, size)
+        return found, [p.grad for p in self.parameters], self.run.entries
