@@ -10,6 +10,8 @@ fixed cost hides the growth. One is linear; above 1.1 is said to be more.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import math
 import os
 import socket
@@ -83,6 +85,8 @@ def peak(device: torch.device, work: Callable[[], object]) -> int:
         held = torch.cuda.memory_allocated(device)
         work()
         return torch.cuda.max_memory_allocated(device) - held
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # give back what earlier work has freed, so that it cannot be used unseen
     Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the highest point so far
     held = resident("VmRSS")
     work()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.speed.growth_page import section
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 HEAD = """# Benchmarks
@@ -75,7 +77,7 @@ def prediction() -> str:
 
 
 def main() -> None:
-    page = "\n\n".join([HEAD.strip(), peers(), mean_field(), prediction()])
+    page = "\n\n".join([HEAD.strip(), peers(), mean_field(), prediction(), section(RESULTS)])
     (ROOT / "docs" / "benchmarks.md").write_text(page + "\n")
 
 
