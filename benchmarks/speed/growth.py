@@ -220,7 +220,13 @@ def together(world: int) -> dict[str, float]:
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(world)}
     command = [sys.executable, "-c", WORKER, str(world)]
     ranks = [
-        subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command,
+            env={**os.environ, **shared, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # torch warns of its own broadcast
+            text=True,
+        )
         for rank in range(world)
     ]
     printed = [rank.communicate()[0] for rank in ranks]
