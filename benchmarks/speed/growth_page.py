@@ -43,7 +43,10 @@ def picture(found: dict) -> Figure:
         draw(panel, found, axis, measure)
         panel.set(title=title, xlabel=label, xscale="log", yscale="log")
         panel.set_ylabel("seconds" if measure == "seconds" else "MB")
-        panel.legend(frameon=False, fontsize=7)
+        if axis == "processes":
+            panel.set_xticks([1, 2, 4], ["1", "2", "4"])
+            panel.minorticks_off()
+        panel.legend(fontsize=7)
     return made
 
 
