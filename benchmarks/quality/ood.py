@@ -67,6 +67,17 @@ def rows(prior: pst.priors.Normal, dropped: tuple[str, ...], laplace: str) -> di
     }
 
 
+CIFAR = decay(5e-4)
+ALEXNET = {  # deeper, and without normalisation: smaller steps
+    "SWAG": row(pst.SWAG(rank=20, prior=CIFAR, lr=5e-4), lr=1e-3),
+    "Cyclical SGHMC": row(
+        pst.Cyclical(of=pst.SGHMC(lr=0.02, prior=CIFAR), cycles=4, explore=0.8, samples=8),
+        pst.Cyclical(of=pst.SGHMC(lr=0.05, prior=CIFAR), cycles=4, explore=0.8, samples=8),
+    ),
+    **{name: alexnet_rows(3)[name] for name in ("VOGN", "IVON")},
+}
+
+
 def digits(name: str, title: str, known: str, *foreign: str) -> Table:
     """LeNet-5 on a set of MNIST's size."""
     return Table(
@@ -92,7 +103,7 @@ TABLES = (
         about="AlexNet with crops and flips; 2,000 images of Tiny-ImageNet-32, many of which show what CIFAR-10 shows.",
         data=cifar10,
         network=lambda dataset: alexnet(dataset.shape, dataset.outputs),
-        rows=rows(decay(5e-4), ("3", "6", "8", "1?"), "last-layer") | {k: alexnet_rows(3)[k] for k in ("VOGN", "IVON")},
+        rows=rows(CIFAR, ("3", "6", "8", "1?"), "last-layer") | ALEXNET,
         epochs=30,
         batch_size=256,
         augment=CropFlip(),
