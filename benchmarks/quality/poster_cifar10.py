@@ -64,12 +64,12 @@ LENET5: dict[str, Row] = {
     ),
     "OGN": row(
         pst.OGN(lr=2e-4, prior=decay(0.01), damping=1e-3, beta2=0.9, init_precision=None),
-        pst.OGN(lr=3e-4, prior=decay(0.01), damping=1e-2, beta2=0.9, init_precision=None),
+        pst.OGN(lr=2e-4, prior=decay(1e-3), damping=1e-3, beta2=0.9, init_precision=None),
     ),
-    "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3)), pst.KFAC(lr=1e-3, prior=decay(1e-2), damping=0.1)),
+    "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3)), pst.KFAC(lr=1e-3, prior=decay(1e-2))),
     "Noisy K-FAC": row(
         pst.NoisyKFAC(lr=1e-3, prior=precision(30), warmup=0.1),
-        pst.NoisyKFAC(lr=1e-3, prior=precision(10), damping=0.1, warmup=0.1),
+        pst.NoisyKFAC(lr=1e-3, prior=precision(100), warmup=0.1),
     ),
 }
 
