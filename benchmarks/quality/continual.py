@@ -3,7 +3,7 @@
     python -m benchmarks.quality.continual --tune --workers 8        # choose settings on the last 5,000 training images
     python -m benchmarks.quality.continual --workers 8               # every row and seed on the test sets
     python -m benchmarks.quality.continual --table                   # gather the JSON files, and print the table
-    python -m benchmarks.quality.continual --benchmarks permuted-mnist --rows vogn --seeds 0 --workers 1
+    python -m benchmarks.quality.continual --benchmarks permuted-mnist --rows vogn --seeds 0 --workers 1 --out h200
 
 Every run is a process of its own and writes one JSON file; a run whose file is there is not repeated, so the same
 command goes on after a stop. Settings chosen by ``--tune`` are written to continual_chosen.json, which the other runs
@@ -79,7 +79,7 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
     "replay, 200": {"lr": [1e-3], "rehearse": [0.5, 0.3], "epochs": [10, 30]},
     "functional, 200": {"lr": [1e-3], "strength": [3.0, 0.3, 1.0, 10.0], "epochs": [10, 30]},
     "vogn, coreset of 200": _VOGN,
-    "vogn, rehearsing 200": {**_VOGN, "rehearse": [0.3, 0.1, 0.5], "epochs": [6]},
+    "vogn, rehearsing 200": {**_VOGN, "prior": [0.3], "rehearse": [0.2, 0.1], "epochs": [6]},
     "joint": {"lr": [1e-3], "epochs": [10]},
 }
 """What is tried on validation images; the first of each is what is used where nothing was tried."""
@@ -119,7 +119,7 @@ def jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
         for o, seed in itertools.product(tried, [0] if options.tune else options.seeds):
             tag = "-".join(f"{key}{value}" for key, value in o.items()) if options.tune else str(seed)
             name = f"{stream}--{row.replace(', ', '-').replace(' ', '-')}--{tag}.json"
-            file = (TUNING if options.tune else RUNS) / name
+            file = (TUNING if options.tune else options.out) / name
             job = {"benchmark": stream, "row": row, "options": o, "seed": seed, "validate": options.tune}
             found.append({**job, "device": options.device, "file": str(file)})
     return [job for job in found if not Path(job["file"]).exists()]
@@ -156,10 +156,10 @@ def choose() -> None:
     CHOSEN.write_text(json.dumps(chosen, indent=1))
 
 
-def table() -> None:
-    """Means and standard deviations over seeds: printed, and in continual.json with every record."""
+def table(folder: Path) -> None:
+    """Means and standard deviations over seeds: printed, and in a file beside the folder with every record."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for record in records(RUNS):
+    for record in records(folder):
         found.setdefault(record["benchmark"], {}).setdefault(record["row"], []).append(record)
     content = {}
     for stream, rows in found.items():
@@ -170,7 +170,7 @@ def table() -> None:
         for name, figures in summary.items():
             cells = "  ".join(f"{key} {value['mean']:.4f} ± {value['std']:.4f}" for key, value in figures.items())
             print(f"  {name:<22} {cells}  ({len(rows[name])} seeds)")
-    (RESULTS / "continual.json").write_text(json.dumps(content, indent=1))
+    folder.with_suffix(".json").write_text(json.dumps(content, indent=1))
 
 
 FIGURES = ("accuracy", "forgetting", "nll", "ece", "seconds")
@@ -189,6 +189,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=list(STRATEGIES), choices=list(STRATEGIES))
     parser.add_argument("--seeds", nargs="*", type=int, default=SEEDS)
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--out", type=Path, default=RUNS, help="where the test runs are, one file each")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     if not options.table:
@@ -196,7 +197,7 @@ def main() -> None:
     if options.tune:
         choose()
     else:
-        table()
+        table(options.out)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         detection=None if options.told else continual.Typicality(),
         noise=options.noise,
         mean_std=options.mean_std,
+        average=options.average,
     )
     training = pst.Training(
         batch_size=options.batch_size, lr=options.lr, clip=options.clip, device=options.device, progress=False
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--clip", type=float, default=50.0, help="largest norm of the gradient")
     parser.add_argument("--noise", type=float, default=0.4)
     parser.add_argument("--mean-std", type=float, default=1.0)
+    parser.add_argument("--average", type=float, default=0.0, help="decay of the running mean of the weights")
     parser.add_argument("--couplings", type=int, default=6)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--told", action="store_true", help="task-aware: say where tasks end")
@@ -122,8 +124,8 @@ def main() -> None:
     settings = {key: value for key, value in vars(options).items() if key not in ("out", "table")}
     result = {"settings": settings, **run(options)}
     options.out.mkdir(parents=True, exist_ok=True)
-    special = [f"{key}={value}" for key, value in settings.items() if value != parser.get_default(key)]
-    named = [one for one in special if one.partition("=")[0] not in ("seed", "against", "device")]
+    special = {key: value for key, value in settings.items() if value != parser.get_default(key)}
+    named = [f"{key}-{value}" for key, value in special.items() if key not in ("seed", "against", "device")]
     (options.out / f"{'-'.join([options.against, str(options.seed), *named])}.json").write_text(json.dumps(result))
     print(f"accuracy {result['accuracy']:.4f}, by task {result['by_task']}, {result['seconds']:.0f} s")
     print(json.dumps(result["detection"]))

@@ -60,7 +60,9 @@ def one(job: dict) -> dict:
     if job["validate"]:
         images = images.with_validation(10_000, torch.Generator().manual_seed(0))
     begun = time.perf_counter()
-    training = pst.Training(batch_size=job["batch_size"], lr=job["lr"], device=job["device"], progress=False)
+    training = pst.Training(
+        batch_size=job["batch_size"], lr=job["lr"], device=job["device"], record=True, progress=False
+    )
     posterior = pst.fit(
         lambda: lenet5((1, 28, 28), 10),
         method(job["method"], job),

@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 
 from benchmarks.quality import sparse_page
+from benchmarks.quality.catalogue import TABLES
+from benchmarks.quality.gathered import section, standings
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -104,8 +106,22 @@ def continual() -> str:
     return "\n\n".join(parts)
 
 
+STANDINGS = """## The methods side by side
+
+On how many of the tables below that were made by `python -m benchmarks.quality` each line is the best, or as good as
+the best within the spreads of both over seeds; and the median time of an epoch relative to the table's first row. Runs
+shared a GPU, so times are rough.
+"""
+
+
+def tables() -> list[str]:
+    """The tables of ``catalogue.py`` that have runs, after what they add up to."""
+    overview = standings(TABLES.values())
+    return [*([STANDINGS.strip(), overview] if overview else []), *filter(None, map(section, TABLES.values()))]
+
+
 def main() -> None:
-    parts = [HEAD.strip(), trajectories(), mean_field(), sparse_page.sparsity()]
+    parts = [HEAD.strip(), *tables(), trajectories(), mean_field(), sparse_page.sparsity()]
     if (RESULTS / "continual.json").exists():  # its runs need a GPU and hours of a CPU
         parts.append(continual())
     page = "\n\n".join(parts)

@@ -29,7 +29,7 @@ FIGURES = ("accuracy", "nll", "ece")
 
 def fits(options: argparse.Namespace, train, seed: int) -> dict[str, pst.Posterior]:
     """One posterior of each method."""
-    common = {"batch_size": options.batch_size, "device": options.device, "progress": False}
+    common = {"batch_size": options.batch_size, "device": options.device, "record": True, "progress": False}
     sgd = pst.Training(optimizer="sgd", lr=options.lr, **common)
     run = {"epochs": options.epochs, "seed": seed}
     prior = pst.priors.Normal(options.prior_std)

@@ -1,10 +1,12 @@
 """A training step by us and by the peers, in one run: each as a ratio to the plain PyTorch step.
 
 python -m benchmarks.speed.peers --out benchmarks/results/peers_cpu.json
+python -m benchmarks.speed.peers --device cuda --out benchmarks/results/peers_h200.json
 
 Peers live in an environment of their own, .bench-venv, which the command makes: they are installed without their
-dependencies on top of the torch that is here, so that none brings another. What cannot be imported is shown as broken,
-with the reason.
+dependencies on top of the torch that is here, so that none brings another. Where the peers can be imported already, as
+on a machine without a network to which they were copied, they are taken from there. What cannot be imported is shown as
+broken, with the reason.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import venv
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -43,8 +46,8 @@ NETWORKS = {"LeNet-300-100": (lenet_300_100, 5), "LeNet-5-Caffe": (lenet5_caffe,
 
 
 def ready() -> None:
-    """Go on inside the peers' environment, made if it is not there."""
-    if Path(sys.prefix).resolve() == HOME.resolve():
+    """Go on inside the peers' environment, made if it is not there, unless peers are to be had here."""
+    if Path(sys.prefix).resolve() == HOME.resolve() or find_spec("bayesian_torch"):
         return
     python = HOME / "bin" / "python"
     if not python.exists():
@@ -65,7 +68,7 @@ def replaced(network: nn.Module, linear: Callable[[nn.Linear], nn.Module], conv:
             setattr(network, name, linear(layer))
         elif isinstance(layer, nn.Conv2d):
             setattr(network, name, conv(layer))
-    return network
+    return network.to(torch.get_default_device())
 
 
 def adam_step(network: nn.Module, x: Tensor, y: Tensor, penalty: Callable[[], Tensor] | None = None) -> Work:
@@ -272,14 +275,16 @@ CASES: dict[str, dict[str, Callable[..., object]]] = {
 }
 
 
-def contestants(case: str, make: Callable[..., nn.Module]) -> Iterator[tuple[str, Work]]:
+def contestants(case: str, make: Callable[..., nn.Module], device: torch.device) -> Iterator[tuple[str, Work]]:
     """Those of a case that work here; the others are named with the reason."""
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(BATCH, *SHAPE, generator=generator), torch.randint(10, (BATCH,), generator=generator)
+    x = torch.randn(BATCH, *SHAPE, generator=generator).to(device)
+    y = torch.randint(10, (BATCH,), generator=generator).to(device)
     for name, build in CASES[case].items():
         try:
-            work = build()(make(SHAPE), x, y)  # type: ignore[operator]
-            work()
+            with device:  # what a contestant makes is made there
+                work = build()(make(SHAPE), x, y)  # type: ignore[operator]
+                work()
         except Exception as error:  # whatever a peer raises is its result
             print(f"  {name}: broken, {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
         else:
@@ -289,7 +294,7 @@ def contestants(case: str, make: Callable[..., nn.Module]) -> Iterator[tuple[str
 def compared(case: str) -> Callable[[Bench], None]:
     def part(bench: Bench) -> None:
         for title, (make, calls) in NETWORKS.items():
-            bench.compare(f"{case}, {title}", dict(contestants(case, make)), calls)
+            bench.compare(f"{case}, {title}", dict(contestants(case, make, bench.device)), calls)
 
     return part
 

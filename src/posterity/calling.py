@@ -21,6 +21,8 @@ __all__ = [
     "as_batch",
     "call",
     "check_finite",
+    "device_order",
+    "finite_check",
     "map_inputs",
     "num_examples",
     "plain_copy",
@@ -96,7 +98,7 @@ class InputSpec:
         )
 
     def check(self, inputs: Inputs) -> None:
-        """Refuse inputs of another shape or kind, or with values that are not finite."""
+        """Refuse inputs of another shape or kind."""
         tensors = tensors_of(inputs)
         if len(tensors) != len(self.shapes):
             raise PosterityError(f"expected {len(self.shapes)} input tensors, got {len(tensors)}")
@@ -107,7 +109,6 @@ class InputSpec:
                 )
             if tensor.is_floating_point() != getattr(torch, dtype).is_floating_point:
                 raise PosterityError(f"inputs are {tensor.dtype}, but the network was fitted on {dtype}")
-        check_finite(inputs)
 
 
 def _sequences(dtype: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
@@ -125,11 +126,23 @@ def device_order(images: Tensor) -> Tensor:
 
 
 def check_finite(inputs: Inputs) -> None:
-    """Refuse NaN and infinities: both show in the smallest or the largest value, which one cheap pass finds."""
-    for tensor in tensors_of(inputs):
-        floats = tensor.is_floating_point() and tensor.numel() > 0
-        if floats and not all(map(math.isfinite, torch.stack(tensor.aminmax()).tolist())):
+    """Refuse NaN and infinities."""
+    finite_check(inputs)()
+
+
+def finite_check(inputs: Inputs) -> Callable[[], None]:
+    """A check for NaN and infinities, begun now and read when it is called: on a GPU, reading it waits for the device.
+
+    Both show in the smallest or the largest value, which one cheap pass finds.
+    """
+    floats = [t for t in tensors_of(inputs) if t.is_floating_point() and t.numel() > 0]
+    extremes = [torch.stack(tensor.aminmax()) for tensor in floats]
+
+    def read() -> None:
+        if not all(math.isfinite(value) for pair in extremes for value in pair.tolist()):
             raise PosterityError("the inputs hold NaN or infinite values")
+
+    return read
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,7 +32,7 @@ class Recorded:
         self.batch: Any = None
         self.output: Any = None
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.refused = False
+        self.refused = ""  # why it cannot be recorded, once that is known
 
     def __call__(self, batch: Any) -> Any:
         """Do the work on this batch."""
@@ -49,17 +49,21 @@ class Recorded:
         return self.work(batch)
 
     def _record(self) -> None:
+        try:
+            self.graph, self.output = self._capture(lambda: self.work(self.batch))
+        except RuntimeError as error:
+            self.refused = str(error).splitlines()[0]
+            _log.info("this network cannot be recorded (%s), so its passes are launched one by one", self.refused)
+            # Torch's generators still wait for the end of the recording that failed; one that succeeds tells them.
+            self._capture(lambda: torch.zeros(1, device="cuda"))
+
+    def _capture(self, work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
-        try:
-            with torch.cuda.graph(graph):
-                self.output = self.work(self.batch)
-        except RuntimeError as error:
-            _log.info("this network cannot be recorded (%s), so its passes are launched one by one", error)
-            self.refused = True
-        else:
-            self.graph = graph
+        with torch.cuda.graph(graph):
+            output = work()
+        return graph, output
 
 
 def _tensors(batch: Any) -> list[Tensor]:

@@ -82,6 +82,12 @@ class ClassConditionalFlow(nn.Module):
         numbers = torch.arange(1, len(self.tasks) + 1, device=labels.device)
         return (same * numbers).sum(1) - 1
 
+    def met(self, labels: Tensor) -> Tensor:
+        """Whether each task has a component for all of these labels, [tasks]."""
+        own = self.log_within.isfinite()  # [components, tasks]
+        same = self.labels == labels.unsqueeze(1)  # [batch, components]
+        return (same.to(self.means) @ own.to(self.means) > 0).all(0)
+
     def sample(self, components: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """An input drawn from each of these components, and its z."""
         means = self.means[components]

@@ -39,7 +39,7 @@ from posterity.training.distributed import Ranks
 from posterity.training.doctor import check_loss
 from posterity.training.progress import Progress
 from posterity.training.stream import Stream, open_stream
-from posterity.types import Batch, Plan, PosterityError, check_positive
+from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive
 
 __all__ = ["HCL", "FunctionalRegularisation", "GenerativeReplay", "learn_hcl"]
 
@@ -95,15 +95,19 @@ class HCL:
         detection: How a change of task is found; None: it is told.
         noise: Standard deviation of the noise that training adds to inputs, so that constant pixels have a density.
         mean_std: Standard deviation of the random class means.
+        average: Decay, a step, of the running mean of the weights that a task ends with and predictions are made with:
+            an lr that falls would have to know when tasks end. 0: the latest weights.
     """
 
     against: AgainstForgetting = FunctionalRegularisation()
     detection: Typicality | None = Typicality()
     noise: float = 0.4
     mean_std: float = 1.0
+    average: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive(mean_std=self.mean_std)
+        check_fraction(average=self.average)
         if not self.noise >= 0:
             raise PosterityError(f"noise must not be negative, got {self.noise!r}")
 
@@ -139,9 +143,10 @@ def learn_hcl(
         plan = Plan(num_data, steps, typical, streams[0].batch_size, training.algorithm, training.lr)
         model = ClassConditionalFlow(copy.deepcopy(flow)).to(device)
         optimizer = training.algorithm.build(model.parameters(), training.lr or 1e-3)
-        memory = Memory(model, config.detection or Typicality())
+        memory = Memory(model, config)
         run = Run(model, optimizer, memory, plan, RandomStreams.from_seed(seed, 0, device))
         _train(run, config, streams, epochs, training)
+        memory.settle(model)
         spec = InputSpec.of(next(iter(streams[0].once())).inputs)
     weights = {name: p.detach() for name, p in model.named_parameters()}
     posterior = Empirical(model, Categorical(), [weights], [dict(model.named_buffers())], inputs=spec, seed=seed)
@@ -154,39 +159,57 @@ class Memory:
 
     Attributes:
         old: f_old, with the components that it knew.
+        others: Its components that are not of the current task.
+        average: The running mean of the weights.
         detector: Which task the stream is at.
     """
 
     old: ClassConditionalFlow
+    others: Tensor
 
-    def __init__(self, model: ClassConditionalFlow, detection: Typicality) -> None:
-        self.detector = Detector(detection)
-        self.keep(model)
-
-    def keep(self, model: ClassConditionalFlow) -> None:
-        """Remember the network as it is."""
-        self.old = copy.deepcopy(model).requires_grad_(False)
+    def __init__(self, model: ClassConditionalFlow, config: HCL) -> None:
+        self.detector, self.decay = Detector(config.detection or Typicality()), config.average
+        self.average = [p.detach().clone() for p in model.parameters()]
+        self.keep(model, -1)
 
     @torch.no_grad()
-    def replay(self, task: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor] | None:
+    def settle(self, model: ClassConditionalFlow) -> None:
+        """Put the mean weights into the network."""
+        torch._foreach_copy_(list(model.parameters()), self.average)
+
+    def keep(self, model: ClassConditionalFlow, task: int) -> None:
+        """Remember the network as it is: this task begins."""
+        self.settle(model)
+        self.old = copy.deepcopy(model).requires_grad_(False)
+        self._set_aside(task)
+
+    def _set_aside(self, task: int) -> None:
+        self.others = (self.old.tasks != task).nonzero()[:, 0]
+
+    @torch.no_grad()
+    def replay(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor] | None:
         """Made-up examples of all other tasks: x', z' and components; None while there are no others."""
-        others = (self.old.tasks != task).nonzero()[:, 0]
-        if len(others) == 0:
+        if len(self.others) == 0:
             return None
-        components = others[torch.randint(len(others), (count,), generator=generator, device=others.device)]
+        chosen = torch.randint(len(self.others), (count,), generator=generator, device=self.others.device)
+        components = self.others[chosen]
         return *self.old.sample(components, generator), components
 
+    @torch.no_grad()
     def observe(self, run: Run) -> None:
-        """Nothing after a step: batches are judged before it."""
+        """The running mean, after a step; batches are judged before it."""
+        torch._foreach_lerp_(self.average, list(run.module.parameters()), 1 - self.decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """The old network and the detector."""
-        return {"old": self.old.state_dict(), "detector": self.detector.state_dict()}
+        """The old network, the mean weights and the detector."""
+        return {"old": self.old.state_dict(), "average": self.average, "detector": self.detector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take both up again."""
+        """Take all up again."""
         self.old.load_state_dict(state["old"])
+        torch._foreach_copy_(self.average, state["average"])
         self.detector.load_state_dict(state["detector"])
+        self._set_aside(self.detector.current)
 
 
 def _train(run: Run, config: HCL, streams: list[Stream], epochs: int, training: Training) -> None:
@@ -203,8 +226,10 @@ def _train(run: Run, config: HCL, streams: list[Stream], epochs: int, training: 
                 done += stream.steps_per_epoch
                 if run.step >= done:
                     continue
+                begun = len(run.history)
                 for batch, _ in stream.epoch(epoch):
-                    _step(run, config, batch, told, training)
+                    _step(run, config, batch, told, training.clip)
+                _read_losses(run, begun, checkpoint.path)
                 for callback in (progress, *training.callbacks):
                     callback.on_epoch(run, run.history[-1])
                 if checkpoint.path is not None:
@@ -212,15 +237,15 @@ def _train(run: Run, config: HCL, streams: list[Stream], epochs: int, training: 
                     checkpoint.save(run, device)
 
 
-def _step(run: Run, config: HCL, batch: Batch, told: int, training: Training) -> None:
-    """Judge a batch; learn it, unless it is set aside."""
+def _step(run: Run, config: HCL, batch: Batch, told: int, clip: float | None) -> None:
+    """Judge a batch; learn it, unless it is set aside. The verdict is all that waits for the device."""
     model, memory = _parts(run)
     x, current = batch.inputs, memory.detector.current
-    noise = torch.randn(x.shape, generator=run.streams.local, dtype=x.dtype, device=x.device)
-    z, log_det = model.flow(x + config.noise * noise)
-    seen = model.statistics(z.detach(), log_det.detach()).cpu()
+    noisy = x + config.noise * torch.randn(x.shape, generator=run.streams.local, dtype=x.dtype, device=x.device)
+    z, log_det = model.flow(noisy)
+    seen, met = _look(model, z, log_det, batch.targets)
     task = memory.detector.judge(seen, len(x)) if config.detection else told
-    row: dict[str, float] = {"step": run.step, "told": told, "task": -1 if task is None else task}
+    row: dict[str, Any] = {"step": run.step, "told": told, "task": -1 if task is None else task}
     if current >= 0:
         row |= dict(zip(("log_likelihood", "latent", "log_det"), seen[current].tolist(), strict=True))
     run.history.append(row)
@@ -228,23 +253,38 @@ def _step(run: Run, config: HCL, batch: Batch, told: int, training: Training) ->
     if task is None:
         return
     if task != current:
-        memory.keep(model)
-    components = model.components(task, batch.targets)
-    if bool((components < 0).any()):
-        model.meet(task, batch.targets[components < 0], config.mean_std, run.streams.local)
-        components = model.components(task, batch.targets)
-        seen = model.statistics(z.detach(), log_det.detach()).cpu()
-    loss = -model.log_prob(z, log_det, components).mean()
-    row["loss"] = loss.item()
-    check_loss(row["loss"], run, Path(training.checkpoint) if training.checkpoint else None)
-    _update(run, config, loss, task, len(x), training.clip)
+        memory.keep(model, task)
+        z, log_det = model.flow(noisy)
+    if task != current or not met[task]:
+        known = model.components(task, batch.targets) >= 0
+        model.meet(task, batch.targets[~known], config.mean_std, run.streams.local)
+        seen, _ = _look(model, z, log_det, batch.targets)
+    loss = -model.log_prob(z, log_det, model.components(task, batch.targets)).mean()
+    row["loss"] = loss.detach()
+    _update(run, config, loss, len(x), clip)
     memory.detector.observe(task, seen[task], len(x))
 
 
-def _update(run: Run, config: HCL, loss: Tensor, task: int, count: int, clip: float | None) -> None:
+def _look(model: ClassConditionalFlow, z: Tensor, log_det: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What is known of a batch under every task, [tasks, 3], and whether the task has met all its classes, [tasks]."""
+    statistics = model.statistics(z.detach(), log_det.detach())
+    seen = torch.cat([statistics, model.met(labels).to(statistics).unsqueeze(1)], 1).cpu()
+    return seen[:, :3], seen[:, 3] > 0
+
+
+def _read_losses(run: Run, begun: int, checkpoint: Path | None) -> None:
+    """The losses of a pass, which stayed on the device until now, as numbers."""
+    learned = [row for row in run.history[begun:] if "loss" in row]
+    losses = torch.stack([row["loss"] for row in learned]).tolist() if learned else []  # type: ignore[misc]
+    for row, loss in zip(learned, losses, strict=True):
+        row["loss"] = loss
+        check_loss(loss, run, checkpoint)
+
+
+def _update(run: Run, config: HCL, loss: Tensor, count: int, clip: float | None) -> None:
     """One step of the optimizer, against forgetting the other tasks."""
     model, memory = _parts(run)
-    replayed = memory.replay(task, count, run.streams.local)
+    replayed = memory.replay(count, run.streams.local)
     if replayed is not None:
         loss = loss + config.against.penalty(model, *replayed)
     run.optimizer.zero_grad()
@@ -252,6 +292,7 @@ def _update(run: Run, config: HCL, loss: Tensor, task: int, count: int, clip: fl
     if clip is not None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     run.optimizer.step()
+    memory.observe(run)
 
 
 def _parts(run: Run) -> tuple[ClassConditionalFlow, Memory]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from posterity.methods.base import Method
+from posterity.methods.tempering import stair
 from posterity.optim.flat_group import PerWeight
 from posterity.optim.sampled import SampledOptimizer
 from posterity.optim.schedules import Pace
@@ -67,10 +68,10 @@ class NaturalGradient(Method):
         return self.lr or plan.lr or self.default_lr
 
     def schedule(self, plan: Plan) -> Pace:
-        """The temperature's rise; the learning rate is left to ``Training``."""
+        """The temperature's rise, in stairs; the learning rate is left to ``Training``."""
 
         def temperature(step: int) -> float:
-            risen = min(1.0, step / max(1.0, self.warmup * plan.steps))
+            risen = stair(step / max(1.0, self.warmup * plan.steps))
             return self.temperature * (self.warmup_start + (1 - self.warmup_start) * risen if self.warmup else 1.0)
 
         return Pace(temperature=temperature)

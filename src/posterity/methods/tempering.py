@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from posterity.types import Plan, PosterityError, check_fraction
 
-__all__ = ["BlundellKL", "ConstantKL", "CyclicalKL", "KLSchedule", "LinearKL", "kl_schedule"]
+__all__ = ["BlundellKL", "ConstantKL", "CyclicalKL", "KLSchedule", "LinearKL", "kl_schedule", "stair"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class LinearKL(KLSchedule):
     def weight(self, step: int, plan: Plan) -> float:
         """From 0 to 1 in a straight line of stairs."""
         past = step - self.delay * plan.steps
-        return _stair(past / max(1.0, self.fraction * plan.steps))
+        return stair(past / max(1.0, self.fraction * plan.steps))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class CyclicalKL(KLSchedule):
     def weight(self, step: int, plan: Plan) -> float:
         """From 0 to 1 over the first part of every cycle."""
         length = plan.steps / self.cycles
-        return _stair((step % length) / max(1.0, self.ramp * length))
+        return stair((step % length) / max(1.0, self.ramp * length))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class BlundellKL(KLSchedule):
 _STAIRS = 20
 
 
-def _stair(risen: float) -> float:
+def stair(risen: float) -> float:
     """The part risen, in [0, 1] and in twentieths: a step on a GPU is recorded with its weight, anew for each stair."""
     return min(1.0, max(0.0, math.floor(_STAIRS * risen + 1e-9) / _STAIRS))
 

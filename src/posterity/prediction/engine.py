@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posterity.calling import InputSpec, arguments, call, check_finite, map_inputs, num_examples, tensors_of
+from posterity.calling import InputSpec, arguments, call, finite_check, map_inputs, num_examples, tensors_of
 from posterity.prediction.accumulate import Accumulator, accumulator
 from posterity.prediction.moments import predict_by_moments
 from posterity.prediction.prediction import Prediction
@@ -104,7 +104,9 @@ def predict(
         max_draws: For ``"auto"``: where to stop all the same.
         compute: How to compute it.
     """
-    (posterior.inputs.check if posterior.inputs is not None else check_finite)(inputs)
+    if posterior.inputs is not None:
+        posterior.inputs.check(inputs)
+    finite = finite_check(inputs)
     if num_examples(inputs) == 0:
         raise PosterityError("there are no inputs to predict")
     auto = draws == "auto"
@@ -113,8 +115,12 @@ def predict(
         raise PosterityError(f"draws must be a positive number, 'auto' or 'moments', got {draws!r}")
     home, device = tensors_of(inputs)[0].device, next(posterior.module.parameters()).device
     inputs = map_inputs(inputs, lambda t: t.to(device))
+    if home.type == "cpu":
+        finite()  # elsewhere it is read at the end, so that the device is not waited for
     if draws == "moments":
-        return predict_by_moments(posterior, inputs).to(home)
+        prediction = predict_by_moments(posterior, inputs)
+        finite()
+        return prediction.to(home)
     sums = accumulator(posterior.likelihood, keep_samples)
     _run(
         posterior,
@@ -125,7 +131,9 @@ def predict(
         sums,
         lambda: auto and sums.count >= 2 and float(sums.error()) < tolerance,
     )
-    return sums.finish().to(home)
+    prediction = sums.finish()
+    finite()
+    return prediction.to(home)
 
 
 def _run(

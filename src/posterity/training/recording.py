@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posterity.recorded import Recorded
 from posterity.run import Run
-from posterity.types import Batch
+from posterity.types import Batch, PosterityError
 
 __all__ = ["RecordedGradients"]
 
@@ -48,6 +48,10 @@ class RecordedGradients:
         if kind not in self.sizes:
             self.sizes[kind] = Recorded(partial(self._work, size), (streams.shared, streams.local))
         found, gradients, self.run.entries = self.sizes[kind](batch)
+        if self.sizes[kind].refused:
+            raise PosterityError(
+                f"a step of this network cannot be recorded ({self.sizes[kind].refused}): leave record out"
+            )
         for p, gradient in zip(self.parameters, gradients, strict=True):
             p.grad = gradient  # the optimizer let go of it after the last step; a replay has filled it again
         return found

@@ -1,0 +1,162 @@
+"""The Bayesian CNN talk (Shridhar et al. 2019) and multiplicative normalizing flows (Louizos & Welling 2017).
+
+LeNet-5 and AlexNet, plain and Bayesian; and two ways to pay for the second parameter of every weight: half of the
+filters, or a quarter of the weights, by L1 or by signal to noise. ``stored`` counts the numbers that a posterior keeps.
+AlexNet sees MNIST padded to 32 × 32. CIFAR-5 is the first five classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+import posterity as pst
+from benchmarks.quality.poster_cifar10 import cifar10
+from benchmarks.quality.tables import Finished, Network, Row, Table, only, own, row
+from posterity import data, masks
+from posterity.data import DataSet
+from posterity.models import lenet5_caffe
+from posterity.posteriors import Empirical
+
+QUARTER = 0.25
+
+
+def lenet5(width: float) -> Network:
+    """LeNet-5 with all hidden widths times ``width``."""
+    first, second, third, fourth = (round(width * w) for w in (6, 16, 120, 84))
+    return lambda dataset: nn.Sequential(
+        nn.Conv2d(dataset.shape[0], first, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(first, second, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.LazyLinear(third), nn.ReLU(), nn.Linear(third, fourth), nn.ReLU(),
+        nn.Linear(fourth, dataset.outputs),
+    )  # fmt: skip
+
+
+def alexnet(width: float) -> Network:
+    """The AlexNet of the VOGN table with all hidden widths times ``width``, for images padded to 32 × 32."""
+    a, b, c, d = (round(width * w) for w in (64, 192, 384, 256))
+    return lambda dataset: nn.Sequential(
+        nn.ZeroPad2d((32 - dataset.shape[1]) // 2),
+        nn.Conv2d(dataset.shape[0], a, 11, stride=4, padding=5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(a, b, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(b, c, 3, padding=1), nn.ReLU(), nn.Conv2d(c, d, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(d, d, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(d, dataset.outputs),
+    )  # fmt: skip
+
+
+def quarter(finished: Finished) -> pst.Posterior:
+    """The quarter of the weights with the most signal to noise, at their means."""
+    q = finished.posterior
+    assert isinstance(q, pst.WeightPosterior)
+    mean = q.mean()
+    best = masks.top_fraction(masks.signal_to_noise(mean, q.variance()), QUARTER)
+    point = mean | {name: mean[name].masked_fill(~kept, 0) for name, kept in best.items()}
+    return Empirical(q.module, q.likelihood, [point])
+
+
+def talk(network: Callable[[float], Network]) -> dict[str, Row]:
+    """The rows of the talk for a network of any width."""
+    bayesian = row(
+        pst.MeanField(prior=pst.priors.Normal(0.1)),
+        pst.MeanField(prior=pst.priors.Normal(0.3)),
+        pst.MeanField(prior=pst.priors.Normal(1.0)),
+        lr=1e-3,
+    )
+    return {
+        "Plain": row(pst.MAP(), lr=1e-3),
+        "Plain, half width": replace(row(pst.MAP(), lr=1e-3), network=network(0.5)),
+        "Bayesian": replace(bayesian, lines={"Bayesian": own, "Bayesian, a quarter by signal to noise": quarter}),
+        "Bayesian, half width": replace(bayesian, network=network(0.5)),
+        "Plain, a quarter by L1": row(pst.Pruning(keep=QUARTER, prior=pst.priors.Laplace(0.1)), lr=1e-3),
+    }
+
+
+def mnist(seed: int) -> DataSet:
+    """The same for every seed."""
+    return data.load("mnist")
+
+
+def table(
+    name: str, title: str, network: Callable[[float], Network], of: Callable[[int], DataSet], **options: Any
+) -> Table:
+    """One of the talk's four."""
+    plain, bayesian = options.pop("published")
+    return Table(
+        name=name,
+        title=title,
+        about="Mean field and two ways to pay for the second number of every weight.",
+        data=of,
+        network=network(1.0),
+        rows=talk(network),
+        figures=("accuracy", "nll", "ece", "stored"),
+        published={"Plain": {"accuracy": plain}, "Bayesian": {"accuracy": bayesian}},
+        source="the Bayesian CNN talk (recalled, whole percents)",
+        **options,
+    )
+
+
+def louizos_cifar(dataset: DataSet) -> nn.Module:
+    """The paper's network for CIFAR-5: two convolutions of 192 filters and a dense layer of 1,000 units."""
+    return nn.Sequential(
+        nn.Conv2d(3, 192, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(192, 192, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(192 * 25, 1000), nn.ReLU(), nn.Linear(1000, dataset.outputs),
+    )  # fmt: skip
+
+
+def flows(dense: str) -> dict[str, Row]:
+    """Flows and what they are compared with; ``dense`` names the layers whose inputs are dropped."""
+    return {
+        "L2": row(pst.MAP(), lr=1e-3),
+        "Dropout": row(pst.Dropout(rate=0.5, insert=(dense,)), lr=1e-3),
+        "MeanField": row(pst.MeanField(kl_schedule="linear"), lr=1e-3),
+        "MNF": row(pst.MNF(kl_schedule="linear"), lr=1e-3),
+    }
+
+
+def errors(**percent: float) -> dict[str, dict[str, float]]:
+    """Published test errors as accuracies."""
+    return {name: {"accuracy": 1 - value / 100} for name, value in percent.items()}
+
+
+FLOWS = "Louizos & Welling 2017, 100 epochs"
+TABLES = (
+    table("bcnn_lenet5_mnist", "Bayesian LeNet-5 on MNIST", lenet5, mnist, epochs=20, published=(0.98, 0.98)),
+    table("bcnn_lenet5_cifar10", "Bayesian LeNet-5 on CIFAR-10", lenet5, cifar10, epochs=40, published=(0.68, 0.69)),
+    table(
+        "bcnn_alexnet_mnist", "Bayesian AlexNet on MNIST", alexnet, mnist, epochs=10, seeds=1, published=(0.99, 0.99)
+    ),
+    table("bcnn_alexnet_cifar10", "Bayesian AlexNet on CIFAR-10", alexnet, cifar10, epochs=40, published=(0.73, 0.73)),
+    Table(
+        name="mnf_mnist",
+        title="Multiplicative normalizing flows on MNIST",
+        about="LeNet-5 of Caffe's size; notMNIST is the foreign set.",
+        data=mnist,
+        network=lambda dataset: lenet5_caffe(dataset.shape, dataset.outputs),
+        rows=flows("fc*"),
+        epochs=20,
+        figures=("accuracy", "nll", "ece", "notMNIST/auroc_entropy"),
+        ood=lambda known: {"notMNIST": data.load("notmnist").in_units_of(known)},
+        published=errors(L2=0.6, Dropout=0.5, Ensemble=0.7, MeanField=0.9, MNF=0.7),
+        source=FLOWS,
+        ensembles={"Ensemble": "L2"},
+    ),
+    Table(
+        name="mnf_cifar5",
+        title="Multiplicative normalizing flows on CIFAR-5",
+        about="The first five classes of CIFAR-10; the other five are the foreign set.",
+        data=lambda seed: only(cifar10(seed), (0, 1, 2, 3, 4)),
+        network=louizos_cifar,
+        rows=flows("[79]"),
+        epochs=30,
+        held=2500,
+        figures=("accuracy", "nll", "ece", "other five/auroc_entropy"),
+        ood=lambda known: {"other five": only(cifar10(0), (5, 6, 7, 8, 9)).in_units_of(known)},
+        published=errors(L2=24, Dropout=16, Ensemble=21, MeanField=22, MNF=16),
+        source=FLOWS,
+        ensembles={"Ensemble": "L2"},
+    ),
+)

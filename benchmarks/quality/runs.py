@@ -1,0 +1,208 @@
+"""One process fits one row with one seed and writes one JSON; choosing works the same on held-out training examples."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import platform
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import posterity as pst
+from benchmarks.quality.tables import Candidate, Finished, Line, Row, Table, own, slug
+from posterity.data import DataSet
+from posterity.evaluation.classes import ClassJudge
+from posterity.evaluation.extras import stored
+from posterity.evaluation.gather import gather
+from posterity.files import write_bytes
+from posterity.posteriors import Empirical
+from posterity.run import Run
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of a table to run; None is all of it. Anything less is for trying things out, or said in the table."""
+
+    epochs: int | None = None
+    train: int | None = None
+    test: int | None = None
+
+
+class Clock:
+    """A callback that remembers when each epoch ended, and the run itself."""
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self.marks: list[float] = []
+
+    def on_epoch(self, run: Run, figures: dict[str, float]) -> None:
+        self.run = run
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.marks.append(time.perf_counter())
+
+    def epoch(self) -> float | None:
+        """The median seconds of an epoch after the first two, which warm up; None where there are too few."""
+        spans = [after - before for before, after in zip(self.marks[1:-1], self.marks[2:], strict=True)]
+        return statistics.median(spans) if spans else None
+
+
+def run_row(table: Table, name: str, seed: int, out: Path, budget: Budget) -> dict[str, Any]:
+    """Fit a row on all training examples, judge its lines on the test set, and write ``out/TABLE/ROW-SEED.json``."""
+    name, row = table.row(name)
+    number, chosen = choice(table, name)
+    data = shortened(table.data(seed), budget)
+    finished, record = fitted(table, row, row.candidates[number], data, seed, budget)
+    record |= {"table": table.name, "row": name, "seed": seed, "candidate": number, "chosen": chosen}
+    file = out / table.name / f"{slug(name)}-{seed}.json"
+    judge(table, row, finished, data, record, file)
+    predictions = {line: read(finished) for line, read in lines_of(row, name).items() if line in table.kept}
+    if predictions:
+        store_predictions(file.with_suffix(".npz"), predictions, data, table.draws)
+    return record
+
+
+def choose(table: Table, name: str, number: int, out: Path, budget: Budget) -> dict[str, Any]:
+    """Fit one candidate without the held-out training examples, judge it on them: ``out/TABLE_tuning/ROW-N.json``."""
+    name, row = table.row(name)
+    data = shortened(table.data(0), budget)
+    held = table.held if isinstance(table.held, float) or budget.train is None else 0.1
+    data = data.with_validation(held)
+    finished, record = fitted(table, row, row.candidates[number], data, 0, budget)
+    record |= {"table": table.name, "row": name, "candidate": number}
+    file = out / f"{table.name}_tuning" / f"{slug(name)}-{number}.json"
+    judge(table, row, finished, replace(data, test=data.validation), record, file)
+    return record
+
+
+def lines_of(row: Row, name: str) -> Mapping[str, Line]:
+    """The lines that a row gives."""
+    return row.lines or {name: own}
+
+
+def judge(table: Table, row: Row, finished: Finished, data: DataSet, record: dict[str, Any], file: Path) -> None:
+    """Judge line by line, writing after each; one that fails is recorded with its error and leaves the others be."""
+    record |= {"lines": {}, "failed": {}}
+    begin = time.perf_counter()
+    for line, read in lines_of(row, record["row"]).items():
+        try:
+            record["lines"][line] = scored(table, read(finished), data)
+        except (pst.PosterityError, RuntimeError) as error:
+            record["failed"][line] = f"{type(error).__name__}: {error}"
+        record["seconds"]["judging"] = time.perf_counter() - begin
+        write(file, record)
+
+
+def choice(table: Table, name: str) -> tuple[int, bool]:
+    """The candidate that did best on held-out examples, and whether any was tried; the first where none was."""
+    file, name = RESULTS / f"{table.name}_tuning.json", table.rows[name].follows or name
+    tried = [run for run in json.loads(file.read_text())["runs"] if run["row"] == name] if file.exists() else []
+    if not tried:
+        return 0, False
+    sign = -pst.evaluation.metrics.metric(table.choose_by).better
+    scores = {run["candidate"]: best_line(run, table.choose_by, sign) for run in tried}
+    return min(scores, key=lambda number: scores[number]), True
+
+
+def best_line(run: dict[str, Any], figure: str, sign: int) -> float:
+    """The figure of a trial's best line, the lower the better; infinite where there is none."""
+    values = [line[figure] for line in run["lines"].values() if line.get(figure) is not None]
+    return min((sign * value for value in values), default=math.inf)
+
+
+def fitted(
+    table: Table, row: Row, candidate: Candidate, data: DataSet, seed: int, budget: Budget
+) -> tuple[Finished, dict[str, Any]]:
+    """The fit, and the record of how it was made."""
+    clock, epochs = Clock(), budget.epochs or table.epochs
+    training = replace(table.training(candidate), callbacks=(clock,))
+    network = row.network or table.network
+    begin = time.perf_counter()
+    posterior = pst.fit(
+        lambda: network(data),
+        candidate.method,
+        data.training(),
+        likelihood=table.likelihood,
+        epochs=epochs,
+        members=candidate.members,
+        seed=seed,
+        training=training,
+    )
+    seconds = time.perf_counter() - begin
+    assert clock.run is not None
+    record = {
+        "method": repr(candidate.method),
+        "training": settings(training),
+        "members": candidate.members,
+        "epochs": epochs,
+        "examples": {"train": len(data.training()[1]), "test": len(data.test[1])},
+        "parameters": sum(p.numel() for p in posterior.module.parameters()),
+        "seconds": {"training": seconds, "epoch": clock.epoch()},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "posterity": pst.__version__},
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "date": datetime.date.today().isoformat(),
+    }
+    return Finished(posterior, candidate.method, clock.run, data, seed), record
+
+
+def scored(table: Table, posterior: pst.Posterior, data: DataSet) -> dict[str, float]:
+    """Every figure of a line that is one number, and how many numbers the posterior holds."""
+    ood = table.ood(data) if table.ood else None
+    return {**pst.evaluate(posterior, data, ood=ood, draws=table.draws, resamples=0), "stored": numbers(posterior)}
+
+
+def numbers(posterior: pst.Posterior) -> int:
+    """What the posterior's file would hold, without the zeros of a pruned network."""
+    match posterior:
+        case Empirical(points=[point]):
+            return sum(int(w.count_nonzero()) for w in point.values())
+    return stored(posterior)
+
+
+def store_predictions(file: Path, posteriors: Mapping[str, pst.Posterior], data: DataSet, draws: int) -> None:
+    """Class probabilities of the test examples by line, from which ensembles and tempered lines are made."""
+    found = {line: gather(posterior, data, draws, ClassJudge()).prediction for line, posterior in posteriors.items()}
+    np.savez(file, targets=data.test[1].numpy(), **{line: p.probs.float().numpy() for line, p in found.items()})
+
+
+def shortened(data: DataSet, budget: Budget) -> DataSet:
+    """Fewer examples, for trying things out."""
+    if budget.train is not None and budget.train < len(data.training()[1]):
+        data = data.subset(torch.arange(budget.train))
+    return (
+        data if budget.test is None else replace(data, test=(data.test[0][: budget.test], data.test[1][: budget.test]))
+    )
+
+
+def settings(training: pst.Training) -> dict[str, str]:
+    """What differs from the defaults, as text."""
+    plain = pst.Training()
+    return {
+        f.name: str(getattr(training, f.name))
+        for f in fields(training)
+        if getattr(training, f.name) != getattr(plain, f.name) and f.name not in ("callbacks", "progress")
+    }
+
+
+def write(file: Path, record: Mapping[str, Any]) -> None:
+    """A JSON file, whole or not at all; numbers that are none become null."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(file, (json.dumps(_finite(record), indent=1, allow_nan=False) + "\n").encode())
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

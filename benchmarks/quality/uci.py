@@ -1,0 +1,252 @@
+"""UCI regression: the 20 standard splits of six sets, eight methods, one hidden layer of 50 units.
+
+    python -m benchmarks.quality.uci --out benchmarks/results/uci                   # all; skips what is there
+    python -m benchmarks.quality.uci --sets boston --methods SWAG --steps 500 --out /tmp/uci
+
+A fifth of each training split is held out; on it, for each split by itself, the noise and one of the method's settings
+(prior, learning rate) are chosen by log-likelihood. Then the network is trained anew on the whole training split and
+judged on the test rows. No test row plays a part in any choice for its split.
+
+All splits and all candidates for the noise are trained at once, as one network with a column for each: the columns
+share nothing, the losses add up, and every method here but Laplace treats each weight by itself, so that a column is
+trained as it would be alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import statistics
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import posterity as pst
+from posterity import data
+from posterity.evaluation.regression import inside, log_density_each, pit
+from posterity.files import write_bytes
+from posterity.prediction import Regression
+
+HIDDEN, DRAWS = 50, 100
+NOISE = {"boston": 0.3, "concrete": 0.3, "energy": 0.05, "naval": 0.04, "wine": 0.75, "yacht": 0.05}
+"""About the std of what MAP leaves over on the held-out part, in units of the target's std; the ladder's middle."""
+LADDER = torch.tensor([0.44, 0.67, 1.0, 1.5, 2.25])
+LEVELS = (0.9, 0.95)
+FIGURES = ("rmse", "log_likelihood", *(f"coverage_{level}" for level in LEVELS))
+STEPS, STEPS_OF = 2000, {"naval": 12000}  # its features are all but linear in each other
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One candidate: a method, its learning rate, and how many restarts are averaged."""
+
+    method: pst.Method
+    lr: float
+    members: int = 1
+
+
+def settings(title: str, noise: float) -> list[Setting]:
+    """What the held-out part chooses from; samplers' steps and curvatures scale with the noise variance."""
+    priors = [pst.priors.Normal(std) for std in (0.4, 1.0)]
+    curvature = noise**-2
+    rows = {
+        "MAP": [Setting(pst.MAP(prior=p), 0.01) for p in priors],
+        "ensemble": [Setting(pst.MAP(prior=p), 0.01, members=5) for p in priors],
+        "MeanField": [
+            Setting(pst.MeanField(prior=p, init_std=0.05, estimator="reparameterised"), 0.01) for p in priors
+        ],
+        "SWAG": [Setting(pst.SWAG(prior=p, rank=20, lr=lr), 0.01) for p in priors for lr in (0.003, 0.01)],
+        "VOGN": [Setting(pst.VOGN(prior=p, init_precision=curvature, beta2=0.99), 0.1) for p in priors],
+        "IVON": [Setting(pst.IVON(prior=p, hess_init=curvature, beta2=0.999, rescale_lr=False), 0.2) for p in priors],
+        "Laplace": [Setting(pst.Laplace(prior=p), 0.01) for p in priors],
+        "SGHMC": [Setting(pst.SGHMC(prior=p), lr * noise**2) for p in priors for lr in (0.03, 0.1)],
+    }
+    return rows[title]
+
+
+METHODS = ("MAP", "ensemble", "MeanField", "SWAG", "VOGN", "IVON", "Laplace", "SGHMC")
+
+
+class Columns(nn.Module):
+    """Networks that share nothing, one for each split and noise: [batch, splits, inputs] → [batch, splits · noises].
+
+    What leaves it is in units of each column's noise, so that one likelihood with std 1 serves them all.
+    """
+
+    noise: Tensor
+
+    def __init__(self, inputs: int, noise: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("noise", noise)
+        own = [list(perceptron(inputs).parameters()) for _ in noise.flatten()]
+        stacked = [nn.Parameter(torch.stack([p.detach() for p in same])) for same in zip(*own, strict=True)]
+        self.inner, self.inner_bias, self.outer, self.outer_bias = stacked
+
+    def forward(self, x: Tensor) -> Tensor:
+        own = x.transpose(0, 1).repeat_interleave(self.noise.shape[1], 0)  # [columns, batch, inputs]
+        hidden = torch.baddbmm(self.inner_bias.unsqueeze(1), own, self.inner.mT).relu()
+        outputs = torch.baddbmm(self.outer_bias.unsqueeze(1), hidden, self.outer.mT).squeeze(-1)
+        return (outputs / self.noise.reshape(-1, 1)).T
+
+    def network(self, column: int) -> nn.Sequential:
+        """One of them by itself, in units of the target."""
+        plain = perceptron(self.inner.shape[-1]).to(self.noise.device)
+        with torch.no_grad():
+            for p, stacked in zip(plain.parameters(), self.parameters(), strict=True):
+                p.copy_(stacked[column])
+        return plain
+
+
+def perceptron(inputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of several splits side by side: inputs [rows, splits, columns], targets [rows, splits]."""
+
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def of(cls, pairs: list[data.Pair]) -> Rows:
+        return cls(torch.stack([x for x, _ in pairs], 1), torch.stack([y.squeeze(1) for _, y in pairs], 1))
+
+    def to(self, device: torch.device) -> Rows:
+        return Rows(self.x.to(device), self.y.to(device))
+
+    def some(self, splits: Tensor) -> Rows:
+        return Rows(self.x[:, splits], self.y[:, splits])
+
+
+def predicted(setting: Setting, train: Rows, test: Rows, noise: Tensor, steps: int) -> Tensor:
+    """Train one network for each split and noise; outputs of its draws on test rows: [draws, rows, splits, noises]."""
+    targets = (train.y.unsqueeze(-1) / noise).flatten(1)
+    laplace = isinstance(setting.method, pst.Laplace)
+    method = pst.MAP(prior=setting.method.prior) if laplace else setting.method
+    found = []
+    for member in range(setting.members):
+        training = pst.Training(batch_size=64, lr=setting.lr, steps=steps, progress=False, device=str(noise.device))
+        q = pst.fit(
+            lambda: Columns(train.x.shape[-1], noise),
+            method,
+            (train.x, targets),
+            likelihood=pst.likelihoods.Gaussian(std=1.0),
+            seed=member,
+            training=training,
+        )
+        if laplace:
+            return about_each(setting.method, q.module, train, test, noise)
+        p = q.predict(test.x, draws=DRAWS, keep_samples=True)
+        found.append(p.samples.unflatten(-1, noise.shape) * noise)
+    return torch.cat(found)
+
+
+def about_each(method: pst.Laplace, columns: Columns, train: Rows, test: Rows, noise: Tensor) -> Tensor:
+    """A Laplace posterior about each trained network, which is no matter of single weights."""
+    found = []
+    for column, std in enumerate(noise.flatten().tolist()):
+        split = column // noise.shape[1]
+        inputs, targets = train.x[:, split], train.y[:, split, None]
+        own = method.post_hoc(columns.network(column), (inputs, targets), pst.likelihoods.Gaussian(std=std))
+        found.append(own.predict(test.x[:, split], draws=DRAWS, keep_samples=True).samples.squeeze(-1))
+    return torch.stack(found, -1).unflatten(-1, noise.shape)
+
+
+def judged(draws: Tensor, y: Tensor, noise: Tensor) -> dict[str, Tensor]:
+    """RMSE, log-likelihood and coverage of each column, in standard units: [splits, noises]."""
+    outputs, targets = draws / noise, (y.unsqueeze(-1) / noise).expand(draws.shape[1:])
+    flat = outputs.flatten(1).unsqueeze(-1)  # every cell an example
+    mean, spread = flat.mean(0), flat.var(0, correction=0)
+    unit = pst.likelihoods.Gaussian(std=1.0)
+    p = Regression(len(draws), None, 0.0, mean, torch.ones_like(mean), spread, flat, unit)
+    density = log_density_each(p, targets.reshape(-1, 1)).view(targets.shape).mean(0)
+    quantiles = pit(p, targets.reshape(-1, 1)).view(targets.shape)
+    figures = {
+        "rmse": (draws.mean(0) - y.unsqueeze(-1)).square().mean(0).sqrt(),
+        "log_likelihood": density - noise.log(),
+    }
+    return figures | {f"coverage_{level}": inside(quantiles, level).mean(0) for level in LEVELS}
+
+
+def one(name: str, title: str, splits: int, steps: int, device: torch.device) -> dict[str, Any]:
+    """Choose by the held-out parts, train anew, and judge: all splits of one set with one method."""
+    begun = seconds(device)
+    tables = [data.load(f"uci-{name}", split=k) for k in range(splits)]
+    candidates, ladder = settings(title, NOISE[name]), (NOISE[name] * LADDER).to(device).expand(splits, -1).contiguous()
+    which, rung = chosen(candidates, tables, ladder, steps)
+    noise, tuned = ladder.gather(1, rung.unsqueeze(1)), seconds(device)
+    train, test = (Rows.of(pairs).to(device) for pairs in ([t.training() for t in tables], [t.test for t in tables]))
+    figures = {figure: torch.full((splits,), math.nan, dtype=torch.float64) for figure in FIGURES}
+    for index in which.unique():
+        own = (which == index).nonzero().squeeze(1)
+        draws = predicted(candidates[index], train.some(own), test.some(own), noise[own], steps)
+        for figure, values in judged(draws, test.some(own).y, noise[own]).items():
+            figures[figure][own.cpu()] = values.squeeze(1).double().cpu()
+    unit = torch.stack([t.target_standardiser.std.squeeze() for t in tables]).double()  # type: ignore[union-attr]
+    figures["rmse"], figures["log_likelihood"] = figures["rmse"] * unit, figures["log_likelihood"] - unit.log()
+    return {
+        "set": name,
+        "method": title,
+        "steps": steps,
+        "settings": [f"{s.method!r}, lr={s.lr:g}, members={s.members}" for s in candidates],
+        "chosen_setting": which.tolist(),
+        "chosen_noise": noise.squeeze(1).tolist(),
+        "splits": {figure: values.tolist() for figure, values in figures.items()},
+        "seconds": {"choosing": tuned - begun, "training": seconds(device) - tuned},
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def chosen(candidates: list[Setting], tables: list[data.DataSet], ladder: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """The setting and the rung of the noise with the best log-likelihood on each split's held-out part."""
+    held = [t.with_validation(0.2, torch.Generator().manual_seed(k)) for k, t in enumerate(tables)]
+    train, rest = (
+        Rows.of(pairs).to(ladder.device) for pairs in ([t.train for t in held], [t.validation for t in held])
+    )
+    liked = [judged(predicted(s, train, rest, ladder, steps), rest.y, ladder)["log_likelihood"] for s in candidates]
+    best = torch.stack(liked, 1).nan_to_num(-math.inf).flatten(1).argmax(1).to(ladder.device)  # of [settings · rungs]
+    return best // len(LADDER), best % len(LADDER)
+
+
+def seconds(device: torch.device) -> float:
+    """On a busy CPU the time of this process counts, on a GPU the wall's."""
+    return time.perf_counter() if device.type == "cuda" else time.process_time()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", choices=list(NOISE), default=list(NOISE))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--steps", type=int, help=f"of training; {STEPS}, and {STEPS_OF} if not given")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/uci"))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", pst.PosterityWarning)  # a chain that has not settled shows in its figures
+    for name in options.sets:
+        for title in options.methods:
+            path = options.out / f"{name}--{title}.json"
+            if path.exists():
+                continue
+            steps = options.steps or STEPS_OF.get(name, STEPS)
+            found = one(name, title, options.splits, steps, torch.device(options.device))
+            write_bytes(path, json.dumps(found, indent=1).encode())
+            means = {figure: statistics.mean(values) for figure, values in found["splits"].items()}
+            shown = "  ".join(f"{figure} {mean:.4f}" for figure, mean in means.items())
+            print(f"{name:10s}{title:12s}{shown}  {sum(found['seconds'].values()):.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
