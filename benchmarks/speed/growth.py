@@ -11,6 +11,8 @@ fixed cost hides the growth. One is linear; above 1.1 is said to be more.
 from __future__ import annotations
 
 import math
+import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -133,15 +135,15 @@ def weights(bench: Bench) -> None:
         return Row(seconds(bench.figures, flops, own), 1.0, None)
 
     lines = {name: lambda count, make=make: fit_step(bench, make(), count) for name, make in METHODS.items()}
-    largest = 8 if bench.device.type == "cuda" else 7
-    grow(bench, "weights", {**lines, "floor": floor}, [10 ** (e / 2) for e in range(8, 2 * largest + 1)])
+    sizes = [1e4, 1e5, 1e6, 3e6, 1e7, *([3e7, 1e8] if bench.device.type == "cuda" else [])]
+    grow(bench, "weights", {**lines, "floor": floor}, sizes)
 
 
 def batch(bench: Bench) -> None:
-    """A training step of a million weights from 16 to 2,048 examples, on a GPU to 32,768."""
+    """A training step of a million weights from 16 to 1,024 examples, on a GPU to 16,384."""
     lines = {name: lambda n, make=make: fit_step(bench, make(), 1e6, int(n)) for name, make in METHODS.items()}
-    largest = 15 if bench.device.type == "cuda" else 11
-    grow(bench, "batch", lines, [float(2**e) for e in range(4, largest + 1)])
+    largest = 14 if bench.device.type == "cuda" else 10
+    grow(bench, "batch", lines, [float(2**e) for e in range(4, largest + 1, 2)])
 
 
 def timed(bench: Bench, work: Callable[[], object]) -> Row:
@@ -176,16 +178,18 @@ def rank(bench: Bench) -> None:
     grow(bench, "rank", {"eight draws": line}, [2, 6, 20, 60, 200])
 
 
+SHARED = ("MAP", "IVON", "VOGN")
 WORKER = """
-import os, sys, torch, posterity as pst
-from benchmarks.speed.growth import Bench, Epochs, METHODS, examples, network
+import sys, torch, posterity as pst
+from benchmarks.speed.growth import METHODS, SHARED, Bench, Epochs, examples, network
 torch.set_num_threads(1)
 bench, world = Bench(torch.device("cpu"), 5), int(sys.argv[1])
-for name in ("MAP", "IVON", "VOGN"):
+torch.distributed.init_process_group("gloo")
+for name in SHARED:
     clock = Epochs(bench.device)
     training = pst.Training(batch_size=128 * world, progress=False, device="cpu", callbacks=(clock,))
     pst.fit(network(1e6), METHODS[name](), examples(bench, 5 * 128 * world), epochs=7, training=training)
-    if os.environ.get("RANK", "0") == "0":
+    if clock.marks:  # the first process alone is told of epochs
         print(name, clock.step(), flush=True)
 """
 
@@ -202,15 +206,21 @@ def processes(bench: Bench) -> None:
 
         return measure
 
-    grow(bench, "processes", {name: line(name) for name in ("MAP", "IVON", "VOGN")}, [1, 2, 4])
+    grow(bench, "processes", {name: line(name) for name in SHARED}, [1, 2, 4])
 
 
 def together(world: int) -> dict[str, float]:
     """Seconds of a step by method, on the first of so many processes of one machine."""
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", "--no-python", sys.executable]
-    command = [sys.executable, *(launch if world > 1 else []), "-c", WORKER, str(world)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {name: float(value) for name, value in (line.split() for line in printed.splitlines())}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(world)}
+    command = [sys.executable, "-c", WORKER, str(world)]
+    ranks = [
+        subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(world)
+    ]
+    printed = [rank.communicate()[0] for rank in ranks]
+    return {name: float(value) for name, value in (line.split() for line in printed[0].splitlines())}
 
 
 if __name__ == "__main__":
