@@ -60,7 +60,7 @@ def rows(prior: pst.priors.Normal, dropped: tuple[str, ...], laplace: str) -> di
         "MeanField": row(mean_field, pst.MeanField(prior=pst.priors.Normal(0.3), kl_schedule="linear"), lr=1e-3),
         "HWA": row(pst.HWA(of=mean_field, spread="moments"), pst.HWA(of=mean_field, spread="mixture"), lr=1e-3),
         "SWAG": row(pst.SWAG(rank=20, prior=prior, lr=0.02), lr=0.05, optimizer="sgd"),
-        "Cyclical SGHMC": row(pst.Cyclical(of=pst.SGHMC(lr=0.05, prior=prior), cycles=4, samples=8)),
+        "Cyclical SGHMC": row(pst.Cyclical(of=pst.SGHMC(lr=0.05, prior=prior), cycles=4, explore=0.8, samples=8)),
         "VOGN": row(pst.VOGN(prior=prior), pst.VOGN(prior=prior, damping=0.01)),
         "IVON": row(pst.IVON(prior=prior, hess_init=0.5), pst.IVON(prior=prior, hess_init=0.1, lr=0.1)),
         "Laplace": row(pst.Laplace(prior=prior, structure=laplace), lr=1e-3),

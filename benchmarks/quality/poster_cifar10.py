@@ -1,8 +1,9 @@
 """The VOGN poster on CIFAR-10 (Osawa et al. 2019): LeNet-5, AlexNet with and without crops and flips, and ResNet-18.
 
-The poster's protocol with fewer epochs: LeNet-5 at a constant learning rate, the others with drops at half and three
-quarters of the run; ResNet-18 has ImageNet's stem. Adam, MC dropout and VOGN start from the poster's settings, and what
-was changed was chosen on held-out training images. AUROC is that of telling right from wrong answers by confidence.
+The poster's protocol, for LeNet-5 with its 210 epochs at a constant learning rate, for the others with fewer epochs and
+drops at half and three quarters of the run; ResNet-18 has ImageNet's stem. Adam, MC dropout and VOGN start from the
+poster's settings, and what was changed was chosen on held-out training images: what meets most of the poster's figures
+there, and then by NLL. AUROC is that of telling right from wrong answers by confidence.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def cells(accuracy: float, nll: float, ece: float, auroc: float) -> Mapping[str,
 
 
 # The curvature is that of the current batch (beta2 = 0), as in the poster, so it is averaged over draws.
-VOGN = pst.VOGN(lr=2e-4, prior=precision(30), damping=1e-3, beta2=0.0, init_precision=None, mc_samples=4, warmup=0.1)
+VOGN = pst.VOGN(lr=2e-4, prior=precision(20), damping=1e-3, beta2=0.0, init_precision=None, mc_samples=4, warmup=0.1)
 DROPOUT = pst.Dropout(rate=0.1, prior=decay(0.01), insert=("conv2", "fc*"))
 LENET5: dict[str, Row] = {
     "Adam": row(pst.MAP(prior=decay(0.01)), lr=1e-3, schedule="constant"),
@@ -54,7 +55,7 @@ LENET5: dict[str, Row] = {
         VOGN,
         replace(VOGN, prior=precision(15)),
         replace(VOGN, lr=1e-4),
-        replace(VOGN, lr=4e-4),
+        replace(VOGN, prior=precision(30)),
         schedule="constant",
     ),
     "IVON": row(
@@ -153,7 +154,7 @@ TABLES = (
         data=cifar10,
         network=lambda dataset: lenet5(dataset.shape, dataset.outputs),
         rows=LENET5,
-        epochs=100,
+        epochs=210,
         published={
             "Adam": cells(67.67, 0.937, 0.021, 0.794),
             "MeanField": cells(64.61, 1.018, 0.045, 0.784),

@@ -107,14 +107,28 @@ def judge(
 
 
 def choice(table: Table, name: str) -> tuple[int, bool]:
-    """The candidate that did best on held-out examples, and whether any was tried; the first where none was."""
+    """The candidate that did best on held-out examples, and whether any was tried; the first where none was.
+
+    Best is what misses the fewest of the row's published figures, and among those the best ``choose_by``.
+    """
     file, name = RESULTS / f"{table.name}_tuning.json", table.rows[name].follows or name
     tried = [run for run in json.loads(file.read_text())["runs"] if run["row"] == name] if file.exists() else []
     if not tried:
         return 0, False
     sign = -pst.evaluation.metrics.metric(table.choose_by).better
-    scores = {run["candidate"]: best_line(run, table.choose_by, sign) for run in tried}
+    scores = {run["candidate"]: (missed(table, name, run), best_line(run, table.choose_by, sign)) for run in tried}
     return min(scores, key=lambda number: scores[number]), True
+
+
+def missed(table: Table, name: str, run: dict[str, Any]) -> int:
+    """How many of the published figures of a row its trial does not reach."""
+    found = run["lines"].get(name, {})
+
+    def reached(figure: str, value: float) -> bool:
+        own = found.get(figure)
+        return own is not None and pst.evaluation.metrics.metric(figure).better * (own - value) >= 0
+
+    return sum(not reached(figure, value) for figure, value in table.published.get(name, {}).items())
 
 
 def best_line(run: dict[str, Any], figure: str, sign: int) -> float:

@@ -84,6 +84,16 @@ def test_choosing_takes_the_candidate_with_the_best_held_out_nll(tmp_path, monke
     assert [trial["examples"]["train"] for trial in trials] == [1097, 1097]
 
 
+def test_choosing_prefers_what_meets_the_published_figures(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    trials = [
+        {"row": "MAP", "candidate": n, "lines": {"MAP": {"nll": nll, "ece": ece}}}
+        for n, (nll, ece) in enumerate([(0.3, 0.05), (0.4, 0.02), (0.35, 0.02), (None, None)])
+    ]
+    (tmp_path / "digits_tuning.json").write_text(json.dumps({"runs": trials}))
+    assert runs.choice(table(published={"MAP": {"nll": 0.5, "ece": 0.03}}), "MAP") == (2, True)
+
+
 def test_a_row_that_follows_takes_the_other_rows_choice(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "RESULTS", tmp_path)
     rows = {"MAP": table().rows["MAP"], "same": Row(table().rows["MAP"].candidates, follows="MAP")}
