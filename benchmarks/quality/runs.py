@@ -77,12 +77,13 @@ def choose(table: Table, name: str, number: int, out: Path, budget: Budget) -> d
     name, row = table.row(name)
     data = shortened(table.data(0), budget)
     held = table.held if isinstance(table.held, float) or budget.train is None else 0.1
-    data = data.with_validation(held)
+    split = data.with_validation(held)
+    assert split.validation is not None
+    data = replace(split, test=split.validation, validation=None)  # from here on there is no test set
     finished, record = fitted(table, row, row.candidates[number], data, 0, budget)
     record |= {"table": table.name, "row": name, "candidate": number}
     file = out / f"{table.name}_tuning" / f"{slug(name)}-{number}.json"
-    held_out = replace(finished, data=replace(data, test=data.validation))
-    judge(table, row, held_out, outside(table, data, budget), record, file)
+    judge(table, row, finished, outside(table, data, budget), record, file)
     return record
 
 

@@ -81,7 +81,7 @@ def test_choosing_takes_the_candidate_with_the_best_held_out_nll(tmp_path, monke
     gathered.gather(own_table, tmp_path, tmp_path / "results")
     assert runs.choice(own_table, "MAP") == (1, True)
     trials = json.loads((tmp_path / "results" / "digits_tuning.json").read_text())["runs"]
-    assert [trial["examples"]["train"] for trial in trials] == [1097, 1097]
+    assert [trial["examples"] for trial in trials] == 2 * [{"train": 1097, "test": 200}]
 
 
 def test_choosing_prefers_what_meets_the_published_figures(tmp_path, monkeypatch):
