@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
     generator = torch.Generator().manual_seed(options.seed)
     known = first_labels(labels.cpu(), 2, generator)
     curve: list[tuple[int, float]] = []
-    training = pst.Training(batch_size=64, lr=lr, steps=steps, progress=False)
+    training = pst.Training(batch_size=64, lr=lr, steps=steps, record=True, progress=False)
     while True:
         torch.manual_seed(options.seed)  # every round starts from the same network
         posterior = pst.fit(

@@ -155,6 +155,9 @@ def conditions(table: Table, runs: list[Run]) -> str:
     epochs = {run["epochs"] for run in runs}
     by_row = several(f"{run['row']} {run['epochs']}" for run in runs)
     chosen = several(run["row"] for run in runs if run.get("chosen"))
+    how = ("by how many published figures they met, then " if table.published else "") + (
+        f"by {metric(table.choose_by).label}"
+    )
     sentences = [
         f"{epochs.pop()} epochs" if len(epochs) == 1 else f"Epochs: {by_row}",
         f"batch {table.batch_size}",
@@ -167,7 +170,7 @@ def conditions(table: Table, runs: list[Run]) -> str:
     return (
         ", ".join(sentences)
         + "."
-        + (f" Chosen on held-out training examples: {chosen}." if chosen else "")
+        + (f" Chosen on held-out training examples, {how}: {chosen}." if chosen else "")
         + (f" In brackets: {table.source}; bold where met." if table.published else "")
         + f"\n\n    python -m benchmarks.quality {table.name} --row {slug(next(iter(table.rows)))} --seed 0 --out runs"
     )

@@ -1,8 +1,9 @@
 """The VOGN poster on CIFAR-10 (Osawa et al. 2019): LeNet-5, AlexNet with and without crops and flips, and ResNet-18.
 
-The poster's protocol with fewer epochs: LeNet-5 at a constant learning rate, the others with drops at half and three
-quarters of the run; ResNet-18 has ImageNet's stem. Adam, MC dropout and VOGN start from the poster's settings, and what
-was changed was chosen on held-out training images. AUROC is that of telling right from wrong answers by confidence.
+The poster's protocol, for LeNet-5 with its 210 epochs at a constant learning rate, for the others with fewer epochs and
+drops at half and three quarters of the run; ResNet-18 has ImageNet's stem. Adam, MC dropout and VOGN start from the
+poster's settings, and what was changed was chosen on held-out training images: what meets most of the poster's figures
+there, and then by NLL. AUROC is that of telling right from wrong answers by confidence.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def cells(accuracy: float, nll: float, ece: float, auroc: float) -> Mapping[str,
 
 
 # The curvature is that of the current batch (beta2 = 0), as in the poster, so it is averaged over draws.
-VOGN = pst.VOGN(lr=2e-4, prior=precision(30), damping=1e-3, beta2=0.0, init_precision=None, mc_samples=4, warmup=0.1)
+VOGN = pst.VOGN(lr=2e-4, prior=precision(20), damping=1e-3, beta2=0.0, init_precision=None, mc_samples=4, warmup=0.1)
 DROPOUT = pst.Dropout(rate=0.1, prior=decay(0.01), insert=("conv2", "fc*"))
 LENET5: dict[str, Row] = {
     "Adam": row(pst.MAP(prior=decay(0.01)), lr=1e-3, schedule="constant"),
@@ -54,7 +55,7 @@ LENET5: dict[str, Row] = {
         VOGN,
         replace(VOGN, prior=precision(15)),
         replace(VOGN, lr=1e-4),
-        replace(VOGN, lr=4e-4),
+        replace(VOGN, prior=precision(30)),
         schedule="constant",
     ),
     "IVON": row(
@@ -64,51 +65,48 @@ LENET5: dict[str, Row] = {
     ),
     "OGN": row(
         pst.OGN(lr=2e-4, prior=decay(0.01), damping=1e-3, beta2=0.9, init_precision=None),
-        pst.OGN(lr=1e-3, prior=decay(0.01), damping=1e-2, beta2=0.9, init_precision=None),
+        pst.OGN(lr=2e-4, prior=decay(1e-3), damping=1e-3, beta2=0.9, init_precision=None),
     ),
-    "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3)), pst.KFAC(lr=1e-3, prior=decay(1e-2), damping=0.1)),
+    "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3)), pst.KFAC(lr=1e-3, prior=decay(1e-2))),
     "Noisy K-FAC": row(
         pst.NoisyKFAC(lr=1e-3, prior=precision(30), warmup=0.1),
-        pst.NoisyKFAC(lr=1e-3, prior=precision(10), damping=0.1, warmup=0.1),
+        pst.NoisyKFAC(lr=1e-3, prior=precision(100), warmup=0.1),
     ),
 }
 
 
-def alexnet_rows(factor: float) -> dict[str, Row]:
-    """AlexNet's rows; ``factor`` is VOGN's: how many examples each one counts for."""
-    vogn = pst.VOGN(
-        lr=1e-4,
-        prior=precision(10),
-        damping=1e-3,
-        augmentation_factor=factor,
-        beta2=0.9,
-        init_precision=None,
-        warmup=0.06,
-        warmup_start=0.5,
-    )
-    return {
-        "Adam": row(pst.MAP(prior=decay(1e-4)), lr=1e-3, schedule=DROPS),
-        "MC dropout": row(
-            pst.Dropout(rate=0.1, prior=decay(1e-4), insert=("3", "6", "8", "1?")), lr=1e-3, schedule=DROPS
-        ),
-        "VOGN": row(
-            vogn,
-            replace(vogn, prior=precision(0.5)),
-            replace(vogn, augmentation_factor=3 * factor),
-            replace(vogn, lr=3e-4),
-            schedule=DROPS,
-        ),
-        "IVON": row(
-            pst.IVON(lr=0.2, hess_init=0.1, prior=decay(2e-4)),
-            pst.IVON(lr=0.2, hess_init=0.02, prior=decay(2e-4)),
-            pst.IVON(lr=0.5, hess_init=0.1, prior=decay(1e-3)),
-        ),
-        "OGN": row(pst.OGN(lr=1e-4, prior=decay(1e-3), damping=1e-3, beta2=0.9, init_precision=None), schedule=DROPS),
-        "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3), damping=0.03), schedule=DROPS),
-        "Noisy K-FAC": row(
-            pst.NoisyKFAC(lr=1e-3, prior=precision(10), damping=0.03, warmup=0.06, warmup_start=0.5), schedule=DROPS
-        ),
-    }
+# Each example counts for ten, as in the poster's files, also without augmentation: at one the noise drowns the start.
+ALEXNET_VOGN = pst.VOGN(
+    lr=1e-4,
+    prior=precision(10),
+    damping=1e-3,
+    augmentation_factor=10,
+    beta2=0.9,
+    init_precision=None,
+    warmup=0.06,
+    warmup_start=0.5,
+)
+ALEXNET: dict[str, Row] = {
+    "Adam": row(pst.MAP(prior=decay(1e-4)), lr=1e-3, schedule=DROPS),
+    "MC dropout": row(pst.Dropout(rate=0.1, prior=decay(1e-4), insert=("3", "6", "8", "1?")), lr=1e-3, schedule=DROPS),
+    "VOGN": row(
+        ALEXNET_VOGN,
+        replace(ALEXNET_VOGN, lr=3e-4, damping=3e-3),
+        replace(ALEXNET_VOGN, lr=3e-4, damping=3e-3, augmentation_factor=3),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2),
+        schedule=DROPS,
+    ),
+    "IVON": row(
+        pst.IVON(lr=0.2, hess_init=0.1, prior=decay(2e-4)),
+        pst.IVON(lr=0.2, hess_init=0.02, prior=decay(2e-4)),
+        pst.IVON(lr=0.5, hess_init=0.1, prior=decay(1e-3)),
+    ),
+    "OGN": row(pst.OGN(lr=3e-4, prior=decay(1e-3), damping=1e-2, beta2=0.9, init_precision=None), schedule=DROPS),
+    "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3), damping=0.03), schedule=DROPS),
+    "Noisy K-FAC": row(
+        pst.NoisyKFAC(lr=1e-3, prior=precision(10), damping=0.03, warmup=0.06, warmup_start=0.5), schedule=DROPS
+    ),
+}
 
 
 RESNET18_VOGN = pst.VOGN(
@@ -156,7 +154,7 @@ TABLES = (
         data=cifar10,
         network=lambda dataset: lenet5(dataset.shape, dataset.outputs),
         rows=LENET5,
-        epochs=100,
+        epochs=210,
         published={
             "Adam": cells(67.67, 0.937, 0.021, 0.794),
             "MeanField": cells(64.61, 1.018, 0.045, 0.784),
@@ -171,7 +169,7 @@ TABLES = (
         about="As the poster's: one dense layer, 2.5 million weights.",
         data=cifar10,
         network=lambda dataset: alexnet(dataset.shape, dataset.outputs),
-        rows=alexnet_rows(1),
+        rows=ALEXNET,
         epochs=40,
         batch_size=256,
         published={
@@ -187,7 +185,7 @@ TABLES = (
         about="As above, augmented. The poster prints the same ECE and AUROC for Adam as without augmentation.",
         data=cifar10,
         network=lambda dataset: alexnet(dataset.shape, dataset.outputs),
-        rows=alexnet_rows(3),
+        rows=ALEXNET,
         epochs=40,
         batch_size=256,
         augment=CropFlip(),

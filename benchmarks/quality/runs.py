@@ -77,12 +77,13 @@ def choose(table: Table, name: str, number: int, out: Path, budget: Budget) -> d
     name, row = table.row(name)
     data = shortened(table.data(0), budget)
     held = table.held if isinstance(table.held, float) or budget.train is None else 0.1
-    data = data.with_validation(held)
+    split = data.with_validation(held)
+    assert split.validation is not None
+    data = replace(split, test=split.validation, validation=None)  # from here on there is no test set
     finished, record = fitted(table, row, row.candidates[number], data, 0, budget)
     record |= {"table": table.name, "row": name, "candidate": number}
     file = out / f"{table.name}_tuning" / f"{slug(name)}-{number}.json"
-    held_out = replace(finished, data=replace(data, test=data.validation))
-    judge(table, row, held_out, outside(table, data, budget), record, file)
+    judge(table, row, finished, outside(table, data, budget), record, file)
     return record
 
 
@@ -107,14 +108,28 @@ def judge(
 
 
 def choice(table: Table, name: str) -> tuple[int, bool]:
-    """The candidate that did best on held-out examples, and whether any was tried; the first where none was."""
+    """The candidate that did best on held-out examples, and whether any was tried; the first where none was.
+
+    Best is what misses the fewest of the row's published figures, and among those the best ``choose_by``.
+    """
     file, name = RESULTS / f"{table.name}_tuning.json", table.rows[name].follows or name
     tried = [run for run in json.loads(file.read_text())["runs"] if run["row"] == name] if file.exists() else []
     if not tried:
         return 0, False
     sign = -pst.evaluation.metrics.metric(table.choose_by).better
-    scores = {run["candidate"]: best_line(run, table.choose_by, sign) for run in tried}
+    scores = {run["candidate"]: (missed(table, name, run), best_line(run, table.choose_by, sign)) for run in tried}
     return min(scores, key=lambda number: scores[number]), True
+
+
+def missed(table: Table, name: str, run: dict[str, Any]) -> int:
+    """How many of the published figures of a row its trial does not reach."""
+    found = run["lines"].get(name, {})
+
+    def reached(figure: str, value: float) -> bool:
+        own = found.get(figure)
+        return own is not None and pst.evaluation.metrics.metric(figure).better * (own - value) >= 0
+
+    return sum(not reached(figure, value) for figure, value in table.published.get(name, {}).items())
 
 
 def best_line(run: dict[str, Any], figure: str, sign: int) -> float:

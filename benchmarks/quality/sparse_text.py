@@ -41,7 +41,7 @@ METHODS: dict[str, tuple[tuple[float, ...], Callable[[float], pst.Method]]] = {
 
 def one(name: str, level: float, seed: int, reviews: data.DataSet, epochs: int) -> dict[str, Any]:
     """One network: its error and how many of its weights are left."""
-    training = pst.Training(batch_size=64, lr=1e-3, record=True, progress=False)
+    training = pst.Training(batch_size=64, lr=2e-3, record=True, progress=False)
     begun = time.perf_counter()
     posterior = pst.fit(
         lambda: models.make("transformer", reviews),
@@ -93,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", choices=METHODS, default="sparse-vd")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--train", type=int, help="only so many sentences")
     parser.add_argument("--levels", type=float, nargs="*", help="instead of the method's own")
     parser.add_argument("--figure", action="store_true", help="draw what is in the folder")

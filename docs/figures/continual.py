@@ -12,7 +12,7 @@ from posterity.report import style
 from posterity.report.continual import accuracy_matrix, over_tasks
 
 ROOT = Path(__file__).parents[2]
-SHOWN = ("fine-tuning", "ewc", "mean-field", "vogn", "vogn, coreset of 200", "functional, 200", "joint")
+SHOWN = ("fine-tuning", "ewc", "mean-field", "vogn", "functional, 200", "vogn, rehearsing 200", "joint")
 
 
 def main() -> None:

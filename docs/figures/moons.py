@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
+from plane import Plane, examples
 from torch import nn
 
 import posterity as pst
@@ -22,20 +23,14 @@ PANELS: dict[str, tuple[pst.Method, int, int]] = {  # title: method, members, ep
     "deep ensemble of 10": (pst.MAP(prior=PRIOR), 10, 200),
     "SGHMC: a chain of 30": (pst.SGHMC(prior=PRIOR), 1, 2000),
 }
-REACH, SIDE = 3.5, 160
+PLANE = Plane()
 
 
 def draw(axis: plt.Axes, title: str, posterior: pst.Posterior, moons: data.DataSet) -> plt.AxesImage:
     """One panel: the entropy of the predicted class over the plane, and the training examples."""
-    line = torch.linspace(-REACH, REACH, SIDE)
-    grid = torch.cartesian_prod(line, line).flip(1)
-    entropy = posterior.predict(grid, draws=64).entropy.view(SIDE, SIDE)
-    image = axis.imshow(entropy, origin="lower", extent=(-REACH, REACH) * 2, cmap="magma", vmin=0, vmax=0.6931)
-    inputs, labels = moons.training()
-    for label, colour in enumerate(("#7fd1ff", "#ffe08a")):
-        axis.scatter(*inputs[labels == label].T, s=6, c=colour, edgecolors="black", linewidths=0.3)
-    axis.set(title=title, xticks=[], yticks=[])
-    return image
+    entropy = posterior.predict(PLANE.inputs, draws=64).entropy
+    examples(axis, moons, ("#7fd1ff", "#ffe08a"), s=6, edgecolors="black")
+    return PLANE.show(axis, title, entropy, cmap="magma", vmin=0, vmax=0.6931)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
+from plane import Plane, examples
 from torch import nn
 
 import posterity as pst
@@ -21,25 +22,18 @@ PANELS: dict[str, tuple[pst.Method, float | None]] = {
     "VOGN: 12 draws and their mean": (pst.VOGN(prior=PRIOR), None),
     "IVON: 12 draws and their mean": (pst.IVON(prior=PRIOR, beta2=0.999), None),
 }
-REACH, SIDE = 3.0, 120
+PLANE = Plane(reach=3.0, side=120)
 
 
 def draw(axis: plt.Axes, title: str, posterior: pst.Posterior, moons: data.DataSet) -> plt.AxesImage:
     """The probability of the second class, every draw's boundary, and the boundary of their mean."""
-    line = torch.linspace(-REACH, REACH, SIDE)
-    grid = torch.cartesian_prod(line, line).flip(1)
-    probs = posterior.predict(grid, draws=64).probs[:, 1].view(SIDE, SIDE)
-    image = axis.imshow(probs, origin="lower", extent=(-REACH, REACH) * 2, cmap="RdBu_r", vmin=0, vmax=1, alpha=0.8)
+    probs = posterior.predict(PLANE.inputs, draws=64).probs[:, 1]
     with torch.no_grad():
         for network in posterior.draws(12):
-            own = network(grid).softmax(-1)[:, 1].view(SIDE, SIDE)
-            axis.contour(line, line, own, levels=[0.5], colors="black", linewidths=0.5, alpha=0.5)
-    axis.contour(line, line, probs, levels=[0.5], colors="black", linewidths=2)
-    inputs, labels = moons.training()
-    for label, colour in enumerate(("#2166ac", "#b2182b")):
-        axis.scatter(*inputs[labels == label].T, s=8, c=colour, edgecolors="white", linewidths=0.3)
-    axis.set(title=title, xticks=[], yticks=[])
-    return image
+            PLANE.boundary(axis, network(PLANE.inputs).softmax(-1)[:, 1], linewidths=0.5, alpha=0.5)
+    PLANE.boundary(axis, probs, linewidths=2)
+    examples(axis, moons, ("#2166ac", "#b2182b"), s=8, edgecolors="white")
+    return PLANE.show(axis, title, probs, cmap="RdBu_r", vmin=0, vmax=1, alpha=0.8)
 
 
 def main() -> None:

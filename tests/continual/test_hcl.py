@@ -17,6 +17,8 @@ from posterity.continual import (
     feature_flow,
     learn_hcl,
 )
+from posterity.continual.hcl_memory import Memory
+from posterity.run import Run
 
 SIZE = 16
 QUIET = pst.Training(batch_size=32, lr=3e-3, progress=False)
@@ -76,6 +78,28 @@ def test_penalties_by_hand():
         known.flow.steps[-1].shift += 0.5
     moved = FunctionalRegularisation(3.0).penalty(known, x, z, components)
     torch.testing.assert_close(moved, torch.tensor(3 * SIZE * 0.25, dtype=torch.float64))
+
+
+def test_which_tasks_have_met_a_class():
+    known = model()
+    assert known.met(torch.tensor([0, 1, 1])).tolist() == [True, False]
+    assert known.met(torch.tensor([1])).tolist() == [True, True]
+    assert known.met(torch.tensor([4, 0])).tolist() == [False, False]
+    assert ClassConditionalFlow(feature_flow(SIZE)).met(torch.tensor([0])).tolist() == []
+
+
+def test_a_task_ends_with_the_running_mean_of_its_weights():
+    known = model()
+    memory = Memory(known, Typicality(), decay=0.75)
+    shift = known.flow.steps[-1].shift
+    run = Run(known, None, memory, None, None)
+    for value in (1.0, 2.0):
+        shift.data.fill_(value)
+        memory.observe(run)
+    assert (memory.average[-1] == 0.75 * 0.25 * 1 + 0.25 * 2).all() and (shift == 2).all()
+    memory.keep(known, 1)
+    assert (shift == 0.6875).all() and (memory.old.flow.steps[-1].shift == 0.6875).all()
+    assert memory.others.tolist() == [0, 1]  # the components of task 0
 
 
 def tasks(count, n=640):
@@ -139,7 +163,8 @@ def test_interrupted_and_resumed_it_ends_in_the_same_bits(stream, tmp_path):
                 raise KilledError
 
     short = [(x[:320], y[:320]) for x, y in stream]
-    config, flow = HCL(detection=Typicality(warm_up=8, window=10), noise=0.1), feature_flow(SIZE, couplings=2, hidden=8)
+    config = HCL(detection=Typicality(warm_up=8, window=10), noise=0.1, average=0.9)
+    flow = feature_flow(SIZE, couplings=2, hidden=8)
     whole = learn_hcl(flow, short, config, epochs=2, training=QUIET)
     file = tmp_path / "run.safetensors"
     for kill in (2, 3):  # after each, the epoch that was under way is done again

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from posterity.layers.flows import through
 from posterity.random import global_seed
 from posterity.types import PosterityError, check_positive
 
@@ -104,18 +105,11 @@ class Flow(nn.Module):
         self.shape, self.size = tuple(shape), math.prod(shape)
         self.steps = nn.ModuleList(steps)
         with torch.no_grad():
-            self.latent_shape = tuple(self._through(torch.zeros(1, *self.shape))[0].shape[1:])
-
-    def _through(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        total = x.new_zeros(len(x))
-        for step in self.steps:
-            x, log_det = step(x)
-            total = total + log_det
-        return x, total
+            self.latent_shape = tuple(through(self.steps, torch.zeros(1, *self.shape))[0].shape[1:])
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """z [B, size] and log |det ∂f/∂x| [B]."""
-        z, log_det = self._through(x.reshape(len(x), *self.shape))
+        z, log_det = through(self.steps, x.reshape(len(x), *self.shape))
         return z.flatten(1), log_det
 
     def inverse(self, z: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ A coupling step keeps a masked half of z and moves the other half towards a func
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -28,10 +29,19 @@ from posterity.layers.groups import Groups
 from posterity.layers.slots import Slots
 from posterity.probability.priors import Prior
 
-__all__ = ["Flow", "FlowBlock", "FlowFamily"]
+__all__ = ["Flow", "FlowBlock", "FlowFamily", "through"]
 
 MOMENT_DRAWS = 1024
 """Draws of z that its mean and variance are taken from."""
+
+
+def through(steps: Iterable[nn.Module], z: Tensor) -> tuple[Tensor, Tensor]:
+    """Steps z → (z, log |det|) one after the other: the last z [n, ...] and the sum of log |det| [n]."""
+    total = z.new_zeros(len(z))
+    for step in steps:
+        z, log_det = step(z)
+        total = total + log_det
+    return z, total
 
 
 class Coupling(nn.Module):
@@ -62,11 +72,7 @@ class Flow(nn.Module):
 
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The moved z [n, size] and log |det| [n]."""
-        total = z.new_zeros(len(z))
-        for step in self.steps:
-            z, log_det = step(z)
-            total = total + log_det
-        return z, total
+        return through(self.steps, z)
 
 
 class Scales(nn.Module):

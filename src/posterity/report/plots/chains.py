@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 
-from posterity.report import landscape, style
+from posterity.report import style
 from posterity.report.plots.select import Results, chosen, detail
 from posterity.report.verdict import label
 
@@ -23,18 +22,17 @@ def chains(results: Results, methods: Sequence[str] | None = None) -> Figure:
     made, axes = style.figure(len(methods), 4.4, 2.5, across=2)
     for ax, method in zip(axes, methods, strict=True):
         found = detail(results, method, "chains")[0]
-        trace = torch.tensor(found["trace"])
-        landscape.chains(ax, trace[:, :, None, None]).legend([]).remove()
-        for index, drawn in enumerate(ax.lines):
-            drawn.set(color=style.colour(index), linewidth=0.9)
-        ax.set(xlim=(0, trace.shape[1] - 1), title=f"{label(method)}: the prediction that mixes worst")
+        trace = np.array(found["trace"])
         side = ax.inset_axes((1.03, 0, 0.28, 1), sharey=ax)
-        edges = np.histogram_bin_edges(trace.numpy(), bins=20)
+        edges = np.histogram_bin_edges(trace, bins=20)
         for index, chain in enumerate(trace):
-            shares = np.histogram(chain.numpy(), edges)[0] / trace.shape[1]
             look: dict[str, Any] = {"color": style.colour(index), "orientation": "horizontal", "baseline": 0}
+            ax.plot(chain, color=style.colour(index), linewidth=0.9)
+            shares = np.histogram(chain, edges)[0] / len(chain)
             side.stairs(shares, edges, fill=True, alpha=0.3, linewidth=0, **look)
             side.stairs(shares, edges, linewidth=1.1, **look)
+        title = f"{label(method)}: the prediction that mixes worst"
+        ax.set(xlim=(0, trace.shape[1] - 1), xlabel="sample", ylabel="prediction", title=title)
         side.tick_params(labelleft=False, labelbottom=False)
         side.set(xlabel="share", xlim=(0, None))
     return made

@@ -1,0 +1,92 @@
+"""What every likelihood p(y | f) offers, and the checks that several share.
+
+``log_prob(outputs, targets)`` is one number an example, summed over whatever the example holds (pixels, tokens). A
+likelihood also says what a prediction is made of (``probs`` for classes, ``mean``, ``variance`` and ``cdf`` for
+numbers), and gives the Gauss–Newton matrix −∂² log p/∂f² that curvature needs (``hessian``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from posterity.types import PosterityError
+
+__all__ = ["Likelihood", "aligned", "check_real", "check_shape", "per_example"]
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """What every likelihood offers."""
+
+    classifies: ClassVar[bool] = False
+
+    def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """log p(y | f) of each example, [batch]."""
+        raise NotImplementedError
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log p(y | f), the mean over examples: what training lowers; one fused call where torch has it."""
+        return -self.log_prob(outputs, targets).mean()
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Refuse targets that do not fit the outputs: called once, on the first batch."""
+        raise NotImplementedError
+
+    def sample(self, outputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Targets drawn from p(y | f)."""
+        raise NotImplementedError
+
+    def hessian(self, outputs: Tensor) -> Tensor:
+        """−∂² log p(y | f)/∂f², [batch, outputs, outputs]; free of y for every likelihood here."""
+        raise NotImplementedError
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """Class probabilities; only where ``classifies``."""
+        raise PosterityError(f"{type(self).__name__} has no class probabilities")
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """E[y | f]; only for numbers."""
+        raise PosterityError(f"{type(self).__name__} has no mean: use probs")
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        """Var[y | f]: the noise that more data cannot take away."""
+        raise PosterityError(f"{type(self).__name__} has no variance: use probs")
+
+    def cdf(self, outputs: Tensor, values: Tensor) -> Tensor:
+        """P(y ≤ value | f)."""
+        raise PosterityError(f"{type(self).__name__} has no distribution function")
+
+    def trainable(self) -> nn.Module | None:
+        """A module with the likelihood's own parameters and ``log_prob``, where it learns any."""
+        return None
+
+
+def per_example(values: Tensor) -> Tensor:
+    """Summed over whatever an example holds, [batch]."""
+    return values.flatten(1).sum(1) if values.ndim > 1 else values
+
+
+def aligned(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs [B, 1] beside targets [B] mean the same thing; anything else was checked at the border."""
+    return outputs.view(targets.shape) if outputs.ndim != targets.ndim else outputs
+
+
+def check_shape(outputs: Tensor, targets: Tensor) -> None:
+    """Refuse targets of another shape than the outputs."""
+    if outputs.shape != targets.shape and not (
+        outputs.shape == (*targets.shape, 1) or targets.shape == (*outputs.shape, 1)
+    ):
+        raise PosterityError(f"network outputs {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}")
+
+
+def check_real(outputs: Tensor, targets: Tensor, name: str) -> None:
+    """Refuse targets that are no real numbers, or of another shape than the outputs."""
+    check_shape(outputs, targets)
+    if not targets.is_floating_point():
+        raise PosterityError(f"{name} needs real targets, got {targets.dtype}")
+    if not targets.isfinite().all():
+        raise PosterityError("the targets hold NaN or infinite values")
