@@ -48,7 +48,7 @@ def shown(*names: str) -> tuple[str, ...]:
 
 def rows(prior: pst.priors.Normal, dropped: tuple[str, ...], laplace: str) -> dict[str, Row]:
     """The methods; ``dropped`` names the layers whose inputs are dropped."""
-    mean_field = pst.MeanField(kl_schedule="linear")
+    mean_field = pst.MeanField()
     return {
         "MAP": row(pst.MAP(prior=prior), lr=1e-3),
         "Ensemble": Row((Candidate(pst.MAP(prior=prior), pst.Training(lr=1e-3), members=5),)),
@@ -57,7 +57,7 @@ def rows(prior: pst.priors.Normal, dropped: tuple[str, ...], laplace: str) -> di
             pst.Dropout(rate=0.3, prior=prior, insert=dropped),
             lr=1e-3,
         ),
-        "MeanField": row(mean_field, pst.MeanField(prior=pst.priors.Normal(0.3), kl_schedule="linear"), lr=1e-3),
+        "MeanField": row(mean_field, pst.MeanField(prior=pst.priors.Normal(0.3)), lr=1e-3),
         "HWA": row(pst.HWA(of=mean_field, spread="moments"), pst.HWA(of=mean_field, spread="mixture"), lr=1e-3),
         "SWAG": row(pst.SWAG(rank=20, prior=prior, lr=0.02), lr=0.05, optimizer="sgd"),
         "Cyclical SGHMC": row(pst.Cyclical(of=pst.SGHMC(lr=0.05, prior=prior), cycles=4, explore=0.8, samples=8)),
