@@ -68,7 +68,10 @@ def rows(prior: pst.priors.Normal, dropped: tuple[str, ...], laplace: str) -> di
 
 
 CIFAR = decay(5e-4)
-CIFAR_ROWS = {  # deeper, and without normalisation: smaller steps
+CIFAR_MEAN_FIELD = pst.MeanField(prior=pst.priors.Normal(0.1))
+CIFAR_ROWS = {  # deeper, with more weights, and without normalisation: smaller steps and a tighter prior
+    "MeanField": row(CIFAR_MEAN_FIELD, replace(CIFAR_MEAN_FIELD, temperature=0.1), lr=1e-3),
+    "HWA": row(pst.HWA(of=CIFAR_MEAN_FIELD, spread="moments"), lr=1e-3),
     "SWAG": row(pst.SWAG(rank=20, prior=CIFAR, lr=5e-4), lr=1e-3),
     "Cyclical SGHMC": row(
         pst.Cyclical(of=pst.SGHMC(lr=0.02, prior=CIFAR), cycles=4, explore=0.8, samples=8),
