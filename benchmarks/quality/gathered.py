@@ -176,30 +176,6 @@ def conditions(table: Table, runs: list[Run]) -> str:
     )
 
 
-def standings(tables: Iterable[Table], results: Path = RESULTS) -> str:
-    """For lines of several tables, on how many they are best or tied in NLL and in ECE, and what an epoch costs."""
-    tally: dict[str, dict[str, list[float]]] = {}
-    for table in tables:
-        file = results / f"{table.name}.json"
-        summary: Summary = json.loads(file.read_text())["summary"] if file.exists() else {}
-        first = next((found["epoch"]["mean"] for found in summary.values() if "epoch" in found), None)
-        for line, found in summary.items():
-            own = tally.setdefault(line, {"nll": [], "ece": [], "cost": []})
-            for figure in ("nll", "ece"):
-                if figure in found:
-                    own[figure].append(float(is_best(line, figure, summary)))
-            if first is not None and "epoch" in found:
-                own["cost"].append(found["epoch"]["mean"] / first)
-    if not tally:
-        return ""
-    lines = ["| | tables | best or tied in NLL | in ECE | epoch, of the first row's |", "|---|---|---|---|---|"]
-    common = {line: own for line, own in tally.items() if len(own["nll"]) > 1}
-    for line, own in sorted(common.items(), key=lambda item: -sum(item[1]["nll"])):
-        cost = f"{statistics.median(own['cost']):.1f}×" if own["cost"] else ""
-        lines.append(f"| {line} | {len(own['nll'])} | {sum(own['nll']):.0f} | {sum(own['ece']):.0f} | {cost} |")
-    return "\n".join(lines)
-
-
 def is_best(line: str, figure: str, summary: Summary) -> bool:
     """Whether no other line of the table is better by more than the spreads of the two over seeds."""
     sign, own = metric(figure).better, summary[line][figure]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.quality import sparse_page
+from benchmarks.quality import sparse_page, uci_page
 from benchmarks.quality.catalogue import TABLES
-from benchmarks.quality.gathered import section, standings
+from benchmarks.quality.gathered import section
+from benchmarks.quality.summary import overview
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -106,18 +107,10 @@ def continual() -> str:
     return "\n\n".join(parts)
 
 
-STANDINGS = """## The methods side by side
-
-On how many of the tables below that were made by `python -m benchmarks.quality` each line is the best, or as good as
-the best within the spreads of both over seeds; and the median time of an epoch relative to the table's first row. Runs
-shared a GPU, so times are rough.
-"""
-
-
 def tables() -> list[str]:
-    """The tables of ``catalogue.py`` that have runs, after what they add up to."""
-    overview = standings(TABLES.values())
-    return [*([STANDINGS.strip(), overview] if overview else []), *filter(None, map(section, TABLES.values()))]
+    """What all tables add up to, then those of ``catalogue.py`` and UCI that have runs."""
+    parts = [overview(TABLES.values(), RESULTS), *map(section, TABLES.values()), uci_page.section(RESULTS)]
+    return list(filter(None, parts))
 
 
 def main() -> None:

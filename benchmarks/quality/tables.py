@@ -99,6 +99,7 @@ class Table:
         batch_size: The same for all rows.
         augment: The same for all rows.
         autocast: Forward passes of training in bfloat16, on a GPU.
+        record: Replay training steps on a GPU; not all networks can be.
         draws: Networks averaged for a prediction.
         figures: What is shown; those of an out-of-distribution set are called ``set/figure``.
         likelihood: None takes it from the targets.
@@ -122,6 +123,7 @@ class Table:
     batch_size: int = 128
     augment: Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None = None
     autocast: bool = False
+    record: bool = True
     draws: int = 32
     figures: tuple[str, ...] = CLASSES
     likelihood: Any = None
@@ -147,7 +149,7 @@ class Table:
             batch_size=self.batch_size,
             augment=self.augment,
             autocast=self.autocast and torch.cuda.is_available(),
-            record=True,
+            record=self.record,
             progress=False,
         )
 

@@ -38,7 +38,11 @@ def rows() -> dict[str, Row]:
             pst.SWAG(rank=10, prior=pst.priors.Normal(0.3), start=0.3),
             lr=1e-3,
         ),
-        "IVON": row(pst.IVON(), pst.IVON(hess_init=0.1), pst.IVON(hess_init=0.1, lr=0.1)),
+        "IVON": row(
+            pst.IVON(lr=1.0, hess_init=0.5, beta2=0.9995),
+            pst.IVON(lr=1.0, hess_init=0.1, beta2=0.9995),
+            pst.IVON(lr=3.0, hess_init=0.5, beta2=0.9995),
+        ),
     }
 
 
@@ -53,6 +57,7 @@ def table(name: str, title: str, network: Network) -> Table:
         rows=rows(),
         epochs=8,
         batch_size=32,
+        record=False,
         held=0.1,
         figures=("accuracy", "nll", "ece", "misclassification_auroc"),
     )

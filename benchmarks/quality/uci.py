@@ -4,7 +4,7 @@
     python -m benchmarks.quality.uci --sets boston --methods SWAG --steps 500 --out /tmp/uci
 
 A fifth of each training split is held out; on it, for each split by itself, the noise and one of the method's settings
-(prior, learning rate) are chosen by log-likelihood. Then the network is trained anew on the whole training split and
+(prior, learning rate) are chosen by NLL. Then the network is trained anew on the whole training split and
 judged on the test rows. No test row plays a part in any choice for its split.
 
 All splits and all candidates for the noise are trained at once, as one network with a column for each: the columns
@@ -38,8 +38,7 @@ HIDDEN, DRAWS = 50, 100
 NOISE = {"boston": 0.3, "concrete": 0.3, "energy": 0.05, "naval": 0.04, "wine": 0.75, "yacht": 0.05}
 """About the std of what MAP leaves over on the held-out part, in units of the target's std; the ladder's middle."""
 LADDER = torch.tensor([0.44, 0.67, 1.0, 1.5, 2.25])
-LEVELS = (0.9, 0.95)
-FIGURES = ("rmse", "log_likelihood", *(f"coverage_{level}" for level in LEVELS))
+FIGURES = ("rmse", "nll", "coverage_90", "coverage_95")
 STEPS, STEPS_OF = 2000, {"naval": 10000}  # its features are all but linear in each other
 
 
@@ -139,7 +138,9 @@ def predicted(setting: Setting, train: Rows, test: Rows, noise: Tensor, steps: i
     )
     if laplace:
         return about_each(setting.method, q.module, train, test, noise)
-    samples = q.predict(test.x, draws=DRAWS, keep_samples=True).samples.unflatten(-1, columns.shape) * columns
+    samples = (
+        q.predict(test.x, draws=DRAWS, keep_samples=True).samples.to(columns).unflatten(-1, columns.shape) * columns
+    )
     return samples.unflatten(-1, (setting.members, -1)).movedim(-2, 1).flatten(0, 1)
 
 
@@ -150,24 +151,24 @@ def about_each(method: pst.Laplace, columns: Columns, train: Rows, test: Rows, n
         split = column // noise.shape[1]
         inputs, targets = train.x[:, split], train.y[:, split, None]
         own = method.post_hoc(columns.network(column), (inputs, targets), pst.likelihoods.Gaussian(std=std))
-        found.append(own.predict(test.x[:, split], draws=DRAWS, keep_samples=True).samples.squeeze(-1))
+        found.append(own.predict(test.x[:, split], draws=DRAWS, keep_samples=True).samples.to(noise).squeeze(-1))
     return torch.stack(found, -1).unflatten(-1, noise.shape)
 
 
 def judged(draws: Tensor, y: Tensor, noise: Tensor) -> dict[str, Tensor]:
-    """RMSE, log-likelihood and coverage of each column, in standard units: [splits, noises]."""
-    outputs, targets = draws / noise, (y.unsqueeze(-1) / noise).expand(draws.shape[1:])
-    flat = outputs.flatten(1).unsqueeze(-1)  # every cell an example
-    mean, spread = flat.mean(0), flat.var(0, correction=0)
+    """RMSE, NLL and coverage of each column, in standard units: [splits, noises]."""
+    targets = (y.unsqueeze(-1) / noise).expand(draws.shape[1:])
+    outputs = (draws / noise).flatten(1).unsqueeze(-1)  # every cell an example
+    mean, spread = outputs.mean(0), outputs.var(0, correction=0)
     unit = pst.likelihoods.Gaussian(std=1.0)
-    p = Regression(len(draws), None, 0.0, mean, torch.ones_like(mean), spread, flat, unit)
+    p = Regression(len(draws), None, 0.0, mean, torch.ones_like(mean), spread, outputs, unit)
     density = log_density_each(p, targets.reshape(-1, 1)).view(targets.shape).mean(0)
     quantiles = pit(p, targets.reshape(-1, 1)).view(targets.shape)
     figures = {
-        "rmse": (draws.mean(0) - y.unsqueeze(-1)).square().mean(0).sqrt(),
-        "log_likelihood": density - noise.log(),
+        "rmse": (draws.mean(0) - y.unsqueeze(-1)).square().mean(0).sqrt().double().cpu(),
+        "nll": noise.log().double().cpu() - density,
     }
-    return figures | {f"coverage_{level}": inside(quantiles, level).mean(0) for level in LEVELS}
+    return figures | {f"coverage_{level}": inside(quantiles, level / 100).mean(0) for level in (90, 95)}
 
 
 def one(name: str, title: str, splits: int, steps: int, device: torch.device) -> dict[str, Any]:
@@ -183,9 +184,9 @@ def one(name: str, title: str, splits: int, steps: int, device: torch.device) ->
         own = (which == index).nonzero().squeeze(1)
         draws = predicted(candidates[index], train.some(own), test.some(own), noise[own], steps)
         for figure, values in judged(draws, test.some(own).y, noise[own]).items():
-            figures[figure][own.cpu()] = values.squeeze(1).double().cpu()
+            figures[figure][own.cpu()] = values.squeeze(1)
     unit = torch.stack([t.target_standardiser.std.squeeze() for t in tables]).double()  # type: ignore[union-attr]
-    figures["rmse"], figures["log_likelihood"] = figures["rmse"] * unit, figures["log_likelihood"] - unit.log()
+    figures["rmse"], figures["nll"] = figures["rmse"] * unit, figures["nll"] + unit.log()  # in the target's units
     return {
         "set": name,
         "method": title,
@@ -202,13 +203,13 @@ def one(name: str, title: str, splits: int, steps: int, device: torch.device) ->
 
 
 def chosen(candidates: list[Setting], tables: list[data.DataSet], ladder: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """The setting and the rung of the noise with the best log-likelihood on each split's held-out part."""
+    """The setting and the rung of the noise with the best NLL on each split's held-out part."""
     held = [t.with_validation(0.2, torch.Generator().manual_seed(k)) for k, t in enumerate(tables)]
     train, rest = (
         Rows.of(pairs).to(ladder.device) for pairs in ([t.train for t in held], [t.validation for t in held])
     )
-    liked = [judged(predicted(s, train, rest, ladder, steps), rest.y, ladder)["log_likelihood"] for s in candidates]
-    best = torch.stack(liked, 1).nan_to_num(-math.inf).flatten(1).argmax(1).to(ladder.device)  # of [settings · rungs]
+    cost = [judged(predicted(s, train, rest, ladder, steps), rest.y, ladder)["nll"] for s in candidates]
+    best = torch.stack(cost, 1).nan_to_num(math.inf).flatten(1).argmin(1).to(ladder.device)  # of [settings · rungs]
     return best // len(LADDER), best % len(LADDER)
 
 

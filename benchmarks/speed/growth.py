@@ -10,6 +10,8 @@ fixed cost hides the growth. One is linear; above 1.1 is said to be more.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import math
 import os
 import socket
@@ -83,6 +85,8 @@ def peak(device: torch.device, work: Callable[[], object]) -> int:
         held = torch.cuda.memory_allocated(device)
         work()
         return torch.cuda.max_memory_allocated(device) - held
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # give back what earlier work has freed, so that it cannot be used unseen
     Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the highest point so far
     held = resident("VmRSS")
     work()
@@ -105,6 +109,8 @@ def fit_step(bench: Bench, method: pst.Method, weights: float, batch: int = BATC
 
 def grow(bench: Bench, axis: str, lines: dict[str, Callable[[float], Row]], values: list[float]) -> None:
     """Measure lines at every value of an axis, and fit the exponents of both curves over the last decade."""
+    for line in lines.values():
+        line(values[0])  # so that the first point does not pay for what is loaded once
     for value in values:
         rows = {name: line(value) for name, line in lines.items()}
         bench.results[f"{axis} {value:.0f}"] = rows
@@ -216,7 +222,13 @@ def together(world: int) -> dict[str, float]:
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(world)}
     command = [sys.executable, "-c", WORKER, str(world)]
     ranks = [
-        subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command,
+            env={**os.environ, **shared, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # torch warns of its own broadcast
+            text=True,
+        )
         for rank in range(world)
     ]
     printed = [rank.communicate()[0] for rank in ranks]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from benchmarks.speed.growth_page import section
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 HEAD = """# Benchmarks
@@ -22,12 +24,15 @@ def read(name: str) -> dict:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def ratios(cases: dict[str, dict[str, dict]]) -> str:
-    """A table a case: who, the ratio, milliseconds."""
+def ratios(cases: dict[str, dict[str, dict]], floors: dict[str, float] | None = None) -> str:
+    """A table a case: who, the ratio, milliseconds, and how many floors of the case's network that is."""
     parts = []
     for case, rows in cases.items():
-        lines = ["| | ratio | ms |", "|---|---|---|"]
-        lines += [f"| {name} | {row['ratio']:.2f} | {1e3 * row['seconds']:.2f} |" for name, row in rows.items()]
+        floor = (floors or {}).get(f"floor, {case.rpartition(', ')[2]}")
+        lines = ["| | ratio | ms |" + (" × floor |" if floor else ""), "|---|---|---|" + ("---|" if floor else "")]
+        for name, row in rows.items():
+            line = f"| {name} | {row['ratio']:.2f} | {1e3 * row['seconds']:.2f} |"
+            lines.append(line + (f" {row['seconds'] / floor:.1f} |" if floor else ""))
         parts.append(f"### {case[0].upper()}{case[1:]}\n\n" + "\n".join(lines))
     return "\n\n".join(parts)
 
@@ -39,8 +44,12 @@ def peers() -> str:
             "## Beside the peers",
             f"On the CPU, torch {found['torch']}. Peers are installed without their dependencies in an environment of "
             "their own; torch-uncertainty needs torchvision, for which there is no build beside this torch, and is "
-            "left out.\n\n    python -m benchmarks.speed.peers --out benchmarks/results/peers_cpu.json",
-            ratios(found["cases"]),
+            "left out. The last column is the time over the physical floor of Adam's step: the FLOPs of the network at "
+            "the rate of a large matrix product on the same core, or ten numbers moved a weight at the rate of a large "
+            "copy, whichever takes longer.\n\n"
+            "    python -m benchmarks.speed.peers --out benchmarks/results/peers_cpu.json\n"
+            "    python -m benchmarks.speed.floor --out benchmarks/results/floor_cpu.json",
+            ratios(found["cases"], read("floor_cpu")["figures"]),
         ]
     )
 
@@ -75,7 +84,7 @@ def prediction() -> str:
 
 
 def main() -> None:
-    page = "\n\n".join([HEAD.strip(), peers(), mean_field(), prediction()])
+    page = "\n\n".join([HEAD.strip(), peers(), mean_field(), prediction(), section(RESULTS)])
     (ROOT / "docs" / "benchmarks.md").write_text(page + "\n")
 
 
