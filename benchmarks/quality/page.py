@@ -78,7 +78,7 @@ def mean_field() -> str:
     parts += [
         "### MNIST, with the estimator and temperature chosen",
         f"Local noise in every layer and temperature 0.1 had the best NLL of {tried} settings on 10,000 held-out "
-        f"training images. {cold['settings']['seeds']} seeds, otherwise as above. Every row has an ECE below 0.01. Here "
+        f"training images. {cold['settings']['seeds']} seeds, otherwise as above. Every row's ECE is below 0.01. Here "
         "`mixture` beats its own MeanField in NLL on every seed, and `moments`, whose std is wider, does not.\n\n"
         "    python benchmarks/quality/mean_field_mnist.py --estimator local --temperature 0.1",
         table(cold["summary"]["mnist"], "beats_mean_field", "MeanField"),
