@@ -111,9 +111,8 @@ def prediction() -> str:
 
 
 def main() -> None:
-    page = "\n\n".join(
-        [HEAD.strip(), peers(), peers_on_gpu(), natural_gradient(), mean_field(), prediction(), section(RESULTS)]
-    )
+    sections = [peers(), peers_on_gpu(), natural_gradient(), mean_field(), prediction(), section(RESULTS)]
+    page = "\n\n".join([HEAD.strip(), *sections])
     (ROOT / "docs" / "benchmarks.md").write_text(page + "\n")
 
 
