@@ -107,9 +107,10 @@ def plot(out: Path) -> None:
         style = "--" if rule == "random" else "-"
         axis.plot(shared, average, style, color=f"C{list(METHODS).index(method)}", label=f"{method}, {rule}")
         took, by_chance = ([needed(curve) for curve in some] for some in (curves, runs.get((method, "random"), [])))
-        share = mean(took) / mean(by_chance) if by_chance else float("nan")
+        share = mean(took) / mean(by_chance) if by_chance else None
         found[f"{method}, {rule}"] = {"labels for 95%": took, "mean": mean(took), "share of random": share}
-        print(f"{method:<12}{rule:<10}labels for 95% accuracy: {took}, {share:.0%} of random choice")
+        told = "" if share is None else f", {share:.0%} of random choice"
+        print(f"{method:<12}{rule:<10}labels for 95% accuracy: {took}{told}")
     axis.axhline(0.95, color="#222222", linewidth=0.8, linestyle=":")
     axis.set(xlabel="labels", ylabel="test accuracy", ylim=(0.6, 1.0))
     axis.legend(frameon=False)

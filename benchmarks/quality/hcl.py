@@ -61,7 +61,6 @@ def run(options: argparse.Namespace) -> dict[str, object]:
         detection=None if options.told else continual.Typicality(),
         noise=options.noise,
         mean_std=options.mean_std,
-        average=options.average,
     )
     training = pst.Training(
         batch_size=options.batch_size, lr=options.lr, clip=options.clip, device=options.device, progress=False
@@ -103,13 +102,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--against", choices=list(AGAINST), default="functional")
     parser.add_argument("--weight", type=float, default=8.0)
-    parser.add_argument("--epochs", type=int, default=4, help="passes over each task")
+    parser.add_argument("--epochs", type=int, default=8, help="passes over each task")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--clip", type=float, default=50.0, help="largest norm of the gradient")
     parser.add_argument("--noise", type=float, default=0.4)
-    parser.add_argument("--mean-std", type=float, default=1.0)
-    parser.add_argument("--average", type=float, default=0.0, help="decay of the running mean of the weights")
+    parser.add_argument("--mean-std", type=float, default=0.7)
     parser.add_argument("--couplings", type=int, default=6)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--told", action="store_true", help="task-aware: say where tasks end")

@@ -18,7 +18,6 @@ from posterity.continual import (
     learn_hcl,
 )
 from posterity.continual.hcl_memory import Memory
-from posterity.run import Run
 
 SIZE = 16
 QUIET = pst.Training(batch_size=32, lr=3e-3, progress=False)
@@ -88,18 +87,16 @@ def test_which_tasks_have_met_a_class():
     assert ClassConditionalFlow(feature_flow(SIZE)).met(torch.tensor([0])).tolist() == []
 
 
-def test_a_task_ends_with_the_running_mean_of_its_weights():
+def test_replay_is_of_all_other_tasks():
     known = model()
-    memory = Memory(known, Typicality(), decay=0.75)
-    shift = known.flow.steps[-1].shift
-    run = Run(known, None, memory, None, None)
-    for value in (1.0, 2.0):
-        shift.data.fill_(value)
-        memory.observe(run)
-    assert (memory.average[-1] == 0.75 * 0.25 * 1 + 0.25 * 2).all() and (shift == 2).all()
+    memory = Memory(known, Typicality())
     memory.keep(known, 1)
-    assert (shift == 0.6875).all() and (memory.old.flow.steps[-1].shift == 0.6875).all()
-    assert memory.others.tolist() == [0, 1]  # the components of task 0
+    x, z, components = memory.replay(1000, torch.Generator().manual_seed(0))
+    assert components.unique().tolist() == [0, 1]  # those of task 0
+    assert abs((components == 0).double().mean() - 0.5) < 4 * 0.5 / math.sqrt(1000)
+    torch.testing.assert_close(known.flow(x)[0], z)
+    memory.keep(known, 2)
+    assert memory.others.tolist() == [0, 1, 2, 3]
 
 
 def tasks(count, n=640):
@@ -163,7 +160,7 @@ def test_interrupted_and_resumed_it_ends_in_the_same_bits(stream, tmp_path):
                 raise KilledError
 
     short = [(x[:320], y[:320]) for x, y in stream]
-    config = HCL(detection=Typicality(warm_up=8, window=10), noise=0.1, average=0.9)
+    config = HCL(detection=Typicality(warm_up=8, window=10), noise=0.1)
     flow = feature_flow(SIZE, couplings=2, hidden=8)
     whole = learn_hcl(flow, short, config, epochs=2, training=QUIET)
     file = tmp_path / "run.safetensors"

@@ -10,7 +10,7 @@ from posterity.posteriors import DiagonalGaussian
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.compile's own
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:TensorFloat32")  # torch.compile's own
 def test_replayed_predictions_are_the_plain_ones_and_keep_their_numbers():
     network = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)).cuda()
     mean = {name: p.detach() for name, p in network.named_parameters()}

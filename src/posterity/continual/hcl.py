@@ -40,7 +40,7 @@ from posterity.training.distributed import Ranks
 from posterity.training.doctor import check_loss
 from posterity.training.progress import Progress
 from posterity.training.stream import Stream, open_stream
-from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive
+from posterity.types import Batch, Plan, PosterityError, check_positive
 
 __all__ = ["HCL", "FunctionalRegularisation", "GenerativeReplay", "learn_hcl"]
 
@@ -96,19 +96,15 @@ class HCL:
         detection: How a change of task is found; None: it is told.
         noise: Standard deviation of the noise that training adds to inputs, so that constant pixels have a density.
         mean_std: Standard deviation of the random class means.
-        average: Decay, a step, of the running mean of the weights that a task ends with and predictions are made with:
-            an lr that falls would have to know when tasks end. 0: the latest weights.
     """
 
     against: AgainstForgetting = FunctionalRegularisation()
     detection: Typicality | None = Typicality()
     noise: float = 0.4
     mean_std: float = 1.0
-    average: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive(mean_std=self.mean_std)
-        check_fraction(average=self.average)
         if not self.noise >= 0:
             raise PosterityError(f"noise must not be negative, got {self.noise!r}")
 
@@ -144,10 +140,9 @@ def learn_hcl(
         plan = Plan(num_data, steps, typical, streams[0].batch_size, training.algorithm, training.lr)
         model = ClassConditionalFlow(copy.deepcopy(flow)).to(device)
         optimizer = training.algorithm.build(model.parameters(), training.lr or 1e-3)
-        memory = Memory(model, config.detection or Typicality(), config.average)
+        memory = Memory(model, config.detection or Typicality())
         run = Run(model, optimizer, memory, plan, RandomStreams.from_seed(seed, 0, device))
         _train(run, config, streams, epochs, training)
-        memory.settle(model)
         spec = InputSpec.of(next(iter(streams[0].once())).inputs)
     weights = {name: p.detach() for name, p in model.named_parameters()}
     posterior = Empirical(model, Categorical(), [weights], [dict(model.named_buffers())], inputs=spec, seed=seed)
@@ -184,8 +179,8 @@ def _step(run: Run, config: HCL, batch: Batch, told: int, clip: float | None) ->
     """Judge a batch; learn it, unless it is set aside. The verdict is all that waits for the device."""
     model, memory = _parts(run)
     x, current = batch.inputs, memory.detector.current
-    noisy = x + config.noise * torch.randn(x.shape, generator=run.streams.local, dtype=x.dtype, device=x.device)
-    z, log_det = model.flow(noisy)
+    noise = torch.randn(x.shape, generator=run.streams.local, dtype=x.dtype, device=x.device)
+    z, log_det = model.flow(x + config.noise * noise)
     seen, met = _look(model, z, log_det, batch.targets)
     task = memory.detector.judge(seen, len(x)) if config.detection else told
     row: dict[str, Any] = {"step": run.step, "told": told, "task": -1 if task is None else task}
@@ -197,8 +192,7 @@ def _step(run: Run, config: HCL, batch: Batch, told: int, clip: float | None) ->
         return
     if task != current:
         memory.keep(model, task)
-        z, log_det = model.flow(noisy)
-    if task != current or not met[task]:
+    if task >= len(met) or not met[task]:
         known = model.components(task, batch.targets) >= 0
         model.meet(task, batch.targets[~known], config.mean_std, run.streams.local)
         seen, _ = _look(model, z, log_det, batch.targets)
@@ -235,7 +229,6 @@ def _update(run: Run, config: HCL, loss: Tensor, count: int, clip: float | None)
     if clip is not None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
     run.optimizer.step()
-    memory.observe(run)
 
 
 def _parts(run: Run) -> tuple[ClassConditionalFlow, Memory]:

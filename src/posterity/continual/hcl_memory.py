@@ -1,8 +1,4 @@
-"""What HCL keeps of its past: the network as it was when the task last changed, to make up examples of others from.
-
-The running mean of the weights is kept beside it. A step of a flow is noisy, and a learning rate that falls to zero,
-which would take that noise away, would have to know when a task ends.
-"""
+"""What HCL keeps of its past: the network as it was when the task last changed, to make up examples of others from."""
 
 from __future__ import annotations
 
@@ -25,31 +21,22 @@ class Memory:
     Args:
         model: The network at the start.
         detection: What counts as another task.
-        decay: A step's, of the running mean of the weights.
 
     Attributes:
         old: f_old, with the components that it knew.
         others: Its components that are not of the current task.
-        average: The running mean of the weights.
         detector: Which task the stream is at.
     """
 
     old: ClassConditionalFlow
     others: Tensor
 
-    def __init__(self, model: ClassConditionalFlow, detection: Typicality, decay: float) -> None:
-        self.detector, self.decay = Detector(detection), decay
-        self.average = [p.detach().clone() for p in model.parameters()]
+    def __init__(self, model: ClassConditionalFlow, detection: Typicality) -> None:
+        self.detector = Detector(detection)
         self.keep(model, -1)
-
-    @torch.no_grad()
-    def settle(self, model: ClassConditionalFlow) -> None:
-        """Put the mean weights into the network."""
-        torch._foreach_copy_(list(model.parameters()), self.average)
 
     def keep(self, model: ClassConditionalFlow, task: int) -> None:
         """Remember the network as it is: this task begins."""
-        self.settle(model)
         self.old = copy.deepcopy(model).requires_grad_(False)
         self._set_aside(task)
 
@@ -65,18 +52,15 @@ class Memory:
         components = self.others[chosen]
         return *self.old.sample(components, generator), components
 
-    @torch.no_grad()
     def observe(self, run: Run) -> None:
-        """The running mean, after a step; batches are judged before it."""
-        torch._foreach_lerp_(self.average, list(run.module.parameters()), 1 - self.decay)
+        """Nothing after a step: batches are judged before it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The old network, the mean weights and the detector."""
-        return {"old": self.old.state_dict(), "average": self.average, "detector": self.detector.state_dict()}
+        """The old network and the detector."""
+        return {"old": self.old.state_dict(), "detector": self.detector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take all up again."""
+        """Take both up again."""
         self.old.load_state_dict(state["old"])
-        torch._foreach_copy_(self.average, state["average"])
         self.detector.load_state_dict(state["detector"])
         self._set_aside(self.detector.current)

@@ -187,7 +187,7 @@ def _conv_moment(layer: _ConvNd, x: Tensor, sink: Sink, sharing: Sharing) -> Ten
         rows = rows.mean(1) if sharing == "reduce" else rows.flatten(0, 1)
         total.add_(_second_moment(rows, True), alpha=examples / len(x))
     order = windows.as_weight(torch.arange(patch, device=x.device).view(1, 1, patch), last).flatten()
-    order = torch.cat([order, order.new_tensor([patch])]) if layer.bias is not None else order
+    order = torch.cat([order, order.new_full((1,), patch)]) if layer.bias is not None else order
     return total[order][:, order]
 
 
