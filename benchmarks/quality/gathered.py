@@ -140,7 +140,8 @@ def section(table: Table, results: Path = RESULTS) -> str:
     stored = json.loads(file.read_text())
     summary, runs = stored["summary"], [run for run in stored["runs"] if run["seed"] is not None]
     parts = [f"## {table.title}", f"{table.about} {conditions(table, runs)}"]
-    parts += [markdown(table, summary)]
+    for foreign, figures in blocks(table.figures).items():
+        parts += [f"### Against {foreign}"] * bool(foreign) + [markdown(table, summary, figures, foreign)]
     missing = [name for name in table.rows if all(run["row"] != name for run in runs)]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
@@ -183,18 +184,32 @@ def is_best(line: str, figure: str, summary: Summary) -> bool:
     return all(sign * (other["mean"] - own["mean"]) <= own["std"] + other["std"] for other in others)
 
 
-def markdown(table: Table, summary: Summary) -> str:
-    """Lines in the table's order, those of rows first; ours, and the published figure in brackets."""
-    timed = any("epoch" in found for found in summary.values())
-    heads = [metric(f).label + (" %" if f in PERCENT else "") for f in table.figures] + ["s/epoch"] * timed + ["seeds"]
+def blocks(figures: Iterable[str]) -> dict[str, list[str]]:
+    """Figures in tables of their own: those of a foreign set where it has several, under its name, after the others."""
+    sets = [figure.rpartition("/")[0] for figure in figures]
+    found: dict[str, list[str]] = {"": []}
+    for figure, foreign in zip(figures, sets, strict=True):
+        found.setdefault(foreign if sets.count(foreign) > 1 else "", []).append(figure)
+    return found
+
+
+def markdown(table: Table, summary: Summary, figures: list[str], foreign: str) -> str:
+    """Lines in the table's order, those of rows first; ours, and the published figure in brackets.
+
+    Times and seeds are in the first of several tables, and what belongs to a foreign set does not repeat its name.
+    """
+    timed = not foreign and any("epoch" in found for found in summary.values())
+    heads = [metric(f.removeprefix(f"{foreign}/")).label + (" %" if f in PERCENT else "") for f in figures]
+    heads += ["s/epoch"] * timed + ["seeds"] * (not foreign)
     lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for line, found in summary.items():
         published = table.published.get(line, {})
-        cells = [cell(figure, found.get(figure), published.get(figure)) for figure in table.figures]
+        cells = [cell(figure, found.get(figure), published.get(figure)) for figure in figures]
         if timed:
             cells.append(f"{found['epoch']['mean']:.2f}" if "epoch" in found else "")
-        seeds = max((f["seeds"] for f in found.values()), default=0)
-        lines.append(f"| {line} | " + " | ".join([*cells, str(seeds)]) + " |")
+        if not foreign:
+            cells.append(str(max((f["seeds"] for f in found.values()), default=0)))
+        lines.append(f"| {line} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 LeNet-5 on MNIST and on Fashion-MNIST against notMNIST, KMNIST and each other; AlexNet on CIFAR-10 against
 Tiny-ImageNet-32. Foreign images are standardised as the known ones were. Two scores: the entropy of the prediction, and
-its epistemic part, which a point such as MAP does not have (AUROC 0.5, FPR95 1).
+its epistemic part, which a point such as MAP does not have (AUROC 0.5, FPR95 0.95).
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ METHODS = {  # by how the lines of tables begin; the first that fits
 FIGURES = {"nll": "NLL", "ece": "ECE", "ood_auroc": "OOD AUROC"}
 ABOUT = """## The methods side by side
 
-On how many of the tables of this page a method is the best or tied with it, which means that no other line is better by
-more than the spreads of both over seeds (the standard errors over splits for UCI); 3/5 is three of five tables. A
-method counts with its best line. Cost is the time of training relative to the plain network's in the same table, the
-median over tables; runs shared a GPU, so it is rough.
+On how many of the tables of this page a method is the best or tied: no other line is better by more than the spreads of
+both over seeds (the standard errors over splits for UCI). 3/5 is three of five tables; a method counts with its best
+line. Cost is the time of training relative to the plain network's in the same table, the median over tables; runs
+shared a GPU, so it is rough.
 """
 
 

@@ -179,3 +179,13 @@ def test_every_table_is_whole(name):
     for each in found.rows.values():
         for candidate in each.candidates:
             found.training(candidate)
+
+
+def test_a_foreign_set_with_several_figures_has_a_table_of_its_own():
+    figures = ("accuracy", "other/auroc_entropy", "letters/auroc_entropy", "letters/fpr95_entropy")
+    found = gathered.blocks(figures)
+    assert found == {"": list(figures[:2]), "letters": list(figures[2:])}
+    summary = {"MAP": {name: {"mean": 0.5, "std": 0.1, "seeds": 2} for name in figures}}
+    text = gathered.markdown(table(), summary, found["letters"], "letters")
+    assert text.splitlines()[0] == "| | AUROC, entropy | FPR95, entropy |"
+    assert text.splitlines()[2] == "| MAP | 0.500 ± 0.100 | 0.500 ± 0.100 |"
