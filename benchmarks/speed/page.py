@@ -24,11 +24,16 @@ def read(name: str) -> dict:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def ratios(cases: dict[str, dict[str, dict]], floors: dict[str, float] | None = None) -> str:
+def floors(machine: str) -> dict[str, float]:
+    """The floors measured on a machine, in float32; none where they were not."""
+    return read(f"floor_{machine}")["figures"] if (RESULTS / f"floor_{machine}.json").exists() else {}
+
+
+def ratios(cases: dict[str, dict[str, dict]], floor_of: dict[str, float] | None = None) -> str:
     """A table a case: who, the ratio, milliseconds, and how many floors of the case's network that is."""
     parts = []
     for case, rows in cases.items():
-        floor = (floors or {}).get(f"floor, {case.rpartition(', ')[2]}")
+        floor = (floor_of or {}).get(f"floor, {case.rpartition(', ')[2]}")
         lines = ["| | ratio | ms |" + (" × floor |" if floor else ""), "|---|---|---|" + ("---|" if floor else "")]
         for name, row in rows.items():
             line = f"| {name} | {row['ratio']:.2f} | {1e3 * row['seconds']:.2f} |"
@@ -49,7 +54,7 @@ def peers() -> str:
             "copy, whichever takes longer.\n\n"
             "    python -m benchmarks.speed.peers --out benchmarks/results/peers_cpu.json\n"
             "    python -m benchmarks.speed.floor --out benchmarks/results/floor_cpu.json",
-            ratios(found["cases"], read("floor_cpu")["figures"]),
+            ratios(found["cases"], floors("cpu")),
         ]
     )
 
@@ -62,7 +67,7 @@ def peers_on_gpu() -> str:
             f"The same, torch {found['torch']}, all steps launched piece by piece. At this size launching is all that "
             "costs. posteriors needs a package that the machine did not have, and is left out.\n\n"
             "    python -m benchmarks.speed.peers --device cuda --out benchmarks/results/peers_h200.json",
-            ratios(found["cases"]),
+            ratios(found["cases"], floors("h200")),
         ]
     )
 
