@@ -37,7 +37,7 @@ from posterity.prediction import Regression
 HIDDEN, DRAWS = 50, 100
 NOISE = {"boston": 0.3, "concrete": 0.3, "energy": 0.05, "naval": 0.04, "wine": 0.75, "yacht": 0.05}
 """About the std of what MAP leaves over on the held-out part, in units of the target's std; the ladder's middle."""
-LADDER = torch.tensor([0.44, 0.67, 1.0, 1.5, 2.25])
+LADDER = torch.tensor([0.3, 0.44, 0.67, 1.0, 1.5, 2.25])
 FIGURES = ("rmse", "nll", "coverage_90", "coverage_95")
 STEPS, STEPS_OF = 2000, {"naval": 10000}  # its features are all but linear in each other
 
@@ -193,6 +193,7 @@ def one(name: str, title: str, splits: int, steps: int, device: torch.device) ->
         "steps": steps,
         "settings": [f"{s.method!r}, lr={s.lr:g}, members={s.members}" for s in candidates],
         "chosen_setting": which.tolist(),
+        "noises": ladder[0].tolist(),
         "chosen_noise": noise.squeeze(1).tolist(),
         "splits": {figure: values.tolist() for figure, values in figures.items()},
         "seconds": {"choosing": tuned - begun, "training": seconds(device) - tuned},
