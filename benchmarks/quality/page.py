@@ -19,7 +19,8 @@ HEAD = """# Results
 
 Figures from real runs on full test sets, mean ± standard deviation over seeds. This page is written by
 `python -m benchmarks.quality.page` from the tables in `benchmarks/results`, which hold every seed and all settings.
-What falls short of a published or aimed-at figure is said so.
+What falls short of a published or aimed-at figure is said so. `python -m benchmarks.quality.farm --out DIR` makes the
+runs side by side on one GPU.
 """
 SETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 
