@@ -2,8 +2,7 @@
 
     python -m benchmarks.quality.sparse_mnist --row structured $(python -m benchmarks.quality.chosen structured DIR) …
 
-A sparse network is the most accurate of those that are small enough, with a little to spare, or else the smallest; a
-flow is the most accurate.
+Taken is the most accurate of the networks that are small enough, with a little to spare, or else the smallest.
 """
 
 from __future__ import annotations
@@ -36,15 +35,10 @@ def vgg(runs: list[Run]) -> Run:
     return small_enough(sparse, lambda run: run["sparse"]["ratio"], 50, lambda run: run["sparse"]["error"])
 
 
-def hcl(runs: list[Run]) -> Run:
-    return max(runs, key=lambda run: run["accuracy"])
-
-
 RULES: dict[str, tuple[str, Callable[[list[Run]], Run], tuple[str, ...]]] = {
     "caffe": ("choice/lenet-5-caffe--*.json", caffe, ("temperature",)),
     "structured": ("choice/structured--*.json", structured, ("temperature",)),
     "vgg": ("choice/vgg--*.json", vgg, ("temperature", "lr")),
-    "hcl": ("hcl_choice/*.json", hcl, ("epochs", "lr", "weight", "average", "mean_std")),
 }
 """Where the trials of a script are, which is taken, and what of its settings."""
 

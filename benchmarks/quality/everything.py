@@ -154,19 +154,8 @@ def sparse_baselines() -> Iterator[Job]:
 
 def flows() -> Iterator[Job]:
     """HCL on split MNIST."""
-    trials = (
-        "--epochs 12",
-        "--epochs 12 --average 0.99",
-        "--epochs 12 --weight 4",
-        "--epochs 24",
-        "--epochs 12 --lr 1e-3",
-    )
-    for number, options in enumerate(trials):
-        line = f"{{run}}.hcl --seed 0 --validate {options} --out {{out}}/hcl_choice"
-        yield Job("hcl trials", f"hcl-choose-{number}", line)
     for seed in range(3):
-        line = f"{{run}}.hcl $({{run}}.chosen hcl {{out}}) --seed {seed} --out {{out}}/hcl"
-        yield Job("hcl", f"hcl-{seed}", line, ("hcl trials",))
+        yield Job("hcl", f"hcl-{seed}", f"{{run}}.hcl --seed {seed} --out {{out}}/hcl")
 
 
 def examples() -> Iterator[Job]:

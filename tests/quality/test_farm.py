@@ -45,7 +45,6 @@ def test_every_job_has_a_name_of_its_own_and_waits_for_groups_that_there_are():
         ("caffe", [{"ratio": 300, "error": 0.8}, {"ratio": 295, "error": 0.7}, {"ratio": 200, "error": 0.6}], 1),
         ("structured", [{"flops_ratio": 8, "error": 0.7}, {"error": 0.5}], 0),
         ("vgg", [{"dense": {}}, {"sparse": {"ratio": 60, "error": 7.0}}, {"sparse": {"ratio": 70, "error": 7.2}}], 1),
-        ("hcl", [{"accuracy": 0.9}, {"accuracy": 0.92}], 1),
     ],
 )
 def test_the_rules_take_the_best_of_what_is_small_enough(what, runs, best):
