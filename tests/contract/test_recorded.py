@@ -49,6 +49,30 @@ def test_with_convolutions_batchnorm_micro_batches_and_augmentation(method):
     torch.testing.assert_close(recorded, plain, rtol=1e-6, atol=1e-8)
 
 
+def test_batches_of_a_loader_are_checked_in_the_first_epoch_and_recorded_after_it():
+    inputs, targets = data(n=96)
+    batches = list(zip(inputs.split(32), targets.split(32), strict=True))
+    plain, recorded = (
+        pst.fit(
+            network(),
+            pst.MAP(),
+            batches,
+            epochs=4,
+            training=pst.Training(device="cuda", progress=False, record=record),
+        ).mean()
+        for record in (False, True)
+    )
+    torch.testing.assert_close(recorded, plain, rtol=1e-7, atol=1e-9)
+    with pytest.raises(pst.PosterityError, match="NaN"):
+        pst.fit(
+            network(),
+            pst.MAP(),
+            [(inputs * torch.nan, targets)],
+            epochs=1,
+            training=pst.Training(device="cuda", progress=False, record=True),
+        )
+
+
 def test_a_network_that_waits_for_the_device_is_refused():
     class Waits(nn.Linear):
         def forward(self, x):

@@ -118,9 +118,7 @@ def variational(
     return convert(net, found, scheme(estimator, family), prior or Normal(), init_std)
 
 
-def convert(
-    net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: Prior, init_std: Start
-) -> Variational:
+def convert(net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: Prior, init_std: Start) -> Variational:
     """Make these parameters of a network random; the network itself is used up."""
     if not isinstance(init_std, Moped | Earlier):
         check_positive(init_std=init_std)

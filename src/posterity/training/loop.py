@@ -59,12 +59,12 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     resumed = checkpoint.restore(run, job.device) if job.training.resume else None
     pace, watch = _pace(job), Watch(job.likelihood, job.held, job.training.patience)
     forward = torch.compile(run.module) if job.training.compile else run.module
-    gradients: Callable[[Batch, int], Found] = partial(_gradients, run, job, forward)
-    if job.training.record and job.device.type == "cuda":
-        gradients = RecordedGradients(run, gradients)
+    launched: Callable[[Batch, int], Found] = partial(_gradients, run, job, forward)
+    recorded = RecordedGradients(run, launched) if job.training.record and job.device.type == "cuda" else launched
     run.module.train()
     while run.step < job.plan.steps and not watch.stopped:
         batches, position = job.stream.epoch(run.epoch), run.step % job.plan.steps_per_epoch
+        gradients = recorded if run.epoch > 0 or job.stream.checked else launched  # checking waits for the device
         checkpoint.begin_epoch(job.device)
         _skip(batches, position)
         if resumed is not None:

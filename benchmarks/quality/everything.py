@@ -1,0 +1,184 @@
+"""Every run behind the results page, the most valuable first, for ``farm.py``.
+
+Rows with several candidates are chosen on held-out examples before their table is filled; a job names the groups that
+it comes after. Epochs are those of the tables, fewer where said here, to fit twenty minutes of one large GPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.quality.catalogue import TABLES
+from benchmarks.quality.tables import slug
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process.
+
+    Attributes:
+        group: What others wait for.
+        name: Of its log.
+        line: A shell command; ``{run}`` stands for ``python -m benchmarks.quality``, ``{out}`` for the folder.
+        after: Groups that must be over.
+        workers: How many of the farm's places it takes.
+        seconds: How long it may take.
+    """
+
+    group: str
+    name: str
+    line: str
+    after: tuple[str, ...] = ()
+    workers: int = 1
+    seconds: float = math.inf
+
+    def command(self, python: str, out: Path) -> str:
+        """What the shell runs."""
+        return self.line.format(python=f"{python} -W ignore", run=f"{python} -W ignore -m benchmarks.quality", out=out)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a table.
+
+    Attributes:
+        table: Its name.
+        rows: Of it; all if none are named.
+        seeds: How many.
+        epochs: Instead of the table's own.
+        trials: Epochs of the runs on held-out examples; 0 takes the first candidate of every row.
+    """
+
+    table: str
+    rows: tuple[str, ...] = ()
+    seeds: int = 1
+    epochs: int | None = None
+    trials: int = 0
+
+    def jobs(self) -> Iterator[Job]:
+        """Trials, their gathering, and the table's runs."""
+        table, length = TABLES[self.table], f" --epochs {self.epochs}" if self.epochs else ""
+        rows = [slug(name) for name in self.rows or table.rows]
+        trials = [row for row in rows if self.trials and len(table.row(row)[1].candidates) > 1]
+        group, waits = f"{self.table}-{'-'.join(rows)}", ()
+        for row in trials:
+            for number in range(len(table.row(row)[1].candidates)):
+                line = f"{{run}} {self.table} --row {row} --choose {number} --epochs {self.trials} --out {{out}}/tables"
+                yield Job(f"{group} trials", f"{self.table}-{row}-choose-{number}", line)
+        if trials:
+            waits = (f"{group} gathered",)
+            line = f"{{run}} {self.table} --gather {{out}}/tables"
+            yield Job(waits[0], f"{group}-gather", line, (f"{group} trials",))
+        for seed, row in itertools.product(range(self.seeds), rows):
+            line = f"{{run}} {self.table} --row {row} --seed {seed}{length} --out {{out}}/tables"
+            yield Job(group, f"{self.table}-{row}-{seed}", line, waits if row in trials else ())
+
+
+FIRST = (
+    Part("poster_lenet5", ("vogn",), seeds=3, trials=210),
+    Part("swag_cifar10", ("swag",), seeds=3, epochs=60),
+    Part("poster_lenet5", ("adam", "meanfield", "mc-dropout", "ivon"), seeds=3, trials=40),
+)
+THEN = (
+    *(
+        Part(name, ("vogn", "ivon", "adam", "mc-dropout"), seeds=3, trials=16)
+        for name in ("poster_alexnet", "poster_alexnet_augmented")
+    ),
+    *(
+        Part(name, ("map", "ivon", "meanfield", "swag"), seeds=3)
+        for name in ("ood_mnist", "ood_fashion", "ood_cifar10")
+    ),
+    *(Part(name, seeds=3, trials=4) for name in ("text_transformer", "text_lstm")),
+    Part("cyclical_cifar10", ("sgd", "ivon", "cyclical-sghmc", "snapshot-ensemble"), epochs=24),
+    Part("poster_resnet18"),
+    Part("swag_cifar10", ("sgd",), epochs=60),
+    *(
+        Part(name, ("hwa", "mc-dropout", "vogn", "laplace", "cyclical-sghmc", "ensemble"), 3)
+        for name in TABLES
+        if name[:3] == "ood"
+    ),
+    Part("bcnn_lenet5_cifar10", seeds=3, trials=20),
+    Part("bcnn_lenet5_mnist", seeds=3, trials=10),
+    Part("poster_lenet5", ("ogn", "k-fac", "noisy-k-fac"), seeds=3, trials=20),
+    Part("mnf_mnist", seeds=3),
+    Part("poster_ablation"),
+    Part("hwa_cifar10", ("map", "meanfield", "hwa"), epochs=20, trials=8),
+    Part("cyclical_cifar10", ("adamw", "cyclical-sgld", "sghmc", "sgld"), epochs=24),
+    Part("swag_five", epochs=40),
+    Part("bcnn_alexnet_cifar10", trials=15),
+    Part("bcnn_alexnet_mnist"),
+    Part("mnf_cifar5"),
+)
+
+
+def sparse() -> Iterator[Job]:
+    """The sparsity tables: settings first, then three seeds."""
+    script = "{python} -m benchmarks.quality.sparse_mnist"
+    for row, weights in (("lenet-5-caffe", (1, 1.5, 2.2)), ("structured", (1, 3))):
+        short = row.rpartition("-")[2]
+        for weight in weights:
+            line = f"{script} --row {row} --validate --temperature {weight} --out {{out}}/choice"
+            yield Job(f"{short} trials", f"sparse-{row}-choose-{weight}", line)
+        for seed in range(3):
+            options = f"$({{run}}.chosen {short} {{out}}) --seed {seed} --out {{out}}/sparse"
+            yield Job("sparse", f"sparse-{row}-{seed}", f"{script} --row {row} {options}", (f"{short} trials",))
+    vgg, dense = "{python} -m benchmarks.quality.sparse_cifar10", "--dense {out}/dense.safetensors --dense-epochs 45"
+    yield Job("vgg dense", "vgg-dense", f"{vgg} --validate --dense-only {dense} --out {{out}}/choice")
+    for weight in (1, 0.3, 0.1):
+        line = f"{vgg} --validate {dense} --temperature {weight} --epochs 24 --out {{out}}/choice"
+        yield Job("vgg trials", f"vgg-choose-{weight}", line, ("vgg dense",))
+    for width, seed in ((1, 0), (0.5, 0), (0.25, 0), (1, 1), (1, 2)):
+        options = f"$({{run}}.chosen vgg {{out}}) --dense-epochs 45 --epochs 24 --width {width} --seed {seed}"
+        yield Job("vgg", f"vgg-{width}-{seed}", f"{vgg} {options} --out {{out}}/vgg", ("vgg trials",))
+
+
+def sparse_baselines() -> Iterator[Job]:
+    """Rows of the sparsity tables that need no choice."""
+    for seed in range(3):
+        for row in ("random-labels", "random-labels-dropout"):
+            line = f"{{python}} -m benchmarks.quality.sparse_mnist --row {row} --seed {seed} --out {{out}}/sparse"
+            yield Job("random labels", f"sparse-{row}-{seed}", line)
+        for model in ("lenet_300_100", "lenet5_caffe"):
+            line = f"{{run}}.pruning --model {model} --seed {seed} --only 'magnitude, gradual' --out {{out}}/pruning"
+            yield Job("pruning", f"pruning-{model}-{seed}", line)
+        for method in ("sparse-vd", "magnitude", "ard", "random", "dense"):
+            line = f"{{run}}.sparse_text --method {method} --seed {seed} --out {{out}}/text"
+            yield Job("sparse text", f"sparse-text-{method}-{seed}", line, seconds=250)
+    line = "{run}.sparse_cifar10 --random-labels --epochs 15 --lr 1e-3 --out {out}/vgg"
+    yield Job("vgg random", "vgg-random-labels", line)
+
+
+def flows() -> Iterator[Job]:
+    """HCL on split MNIST."""
+    for seed in range(3):
+        yield Job("hcl", f"hcl-{seed}", f"{{run}}.hcl --seed {seed} --out {{out}}/hcl")
+
+
+def examples() -> Iterator[Job]:
+    """The applications that need a GPU."""
+    for seed in range(3):
+        yield Job(
+            "adapters", f"adapters-{seed}", f"{{python}} examples/adapters.py --seed {seed} --out {{out}}/adapters"
+        )
+    for seed, method in itertools.product(range(3), ("dropout", "mean-field", "swag", "ivon", "map")):
+        script = f"{{python}} examples/active_learning.py --method {method} --seed {seed} --out {{out}}/active"
+        rule = "entropy" if method == "map" else "bald"
+        yield Job("active", f"active-{method}-{rule}-{seed}", f"{script} --rule {rule}", seconds=300)
+        yield Job("active", f"active-{method}-random-{seed}", f"{script} --rule random --each 30", seconds=300)
+
+
+def uci() -> Iterator[Job]:
+    """Twenty splits of six sets."""
+    methods = ("VOGN", "Laplace", "SGHMC", "SWAG", "ensemble", "MeanField", "IVON", "MAP")
+    for name, method in itertools.product(("naval", "yacht", "boston", "energy", "concrete", "wine"), methods):
+        yield Job("uci", f"uci-{name}-{method}", f"{{run}}.uci --sets {name} --methods {method} --out {{out}}/uci")
+
+
+def jobs() -> list[Job]:
+    """All of them."""
+    first, then = (itertools.chain.from_iterable(part.jobs() for part in parts) for parts in (FIRST, THEN))
+    return [*first, *sparse(), *flows(), *examples(), *sparse_baselines(), *uci(), *then]

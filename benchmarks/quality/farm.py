@@ -1,0 +1,116 @@
+"""Many runs side by side on one machine: each is a process of its own, started when what it waits for is over.
+
+    python -m benchmarks.quality.farm --out DIR --workers 24 --seconds 960      # everything.py's jobs
+    python -m benchmarks.quality.farm --out DIR --list
+
+A small network's step is bound by launching kernels, so that one GPU serves a core's process each; MPS
+(``nvidia-cuda-mps-control -d``) lets their kernels run at the same time. Jobs are started in the order of the list, the
+most valuable first. When the time is over what still runs is killed; every run has written what it found so far.
+Standard output goes to DIR/logs, what was started and how it ended to DIR/farm.log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.quality.everything import Job, jobs
+
+
+@dataclass
+class Running:
+    """A job under way."""
+
+    job: Job
+    process: subprocess.Popen[bytes]
+    begun: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.begun
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class Farm:
+    """The jobs of one call."""
+
+    def __init__(self, todo: Sequence[Job], out: Path, workers: int) -> None:
+        self.waiting, self.running, self.out, self.workers = list(todo), list[Running](), out, workers
+        self.begun = time.monotonic()
+        (out / "logs").mkdir(parents=True, exist_ok=True)
+
+    def log(self, *words: object) -> None:
+        with (self.out / "farm.log").open("a") as file:
+            print(f"{time.monotonic() - self.begun:7.1f}", *words, file=file)
+
+    def open_groups(self) -> set[str]:
+        """Groups that have jobs left."""
+        return {job.group for job in self.waiting} | {each.job.group for each in self.running}
+
+    def ready(self) -> Iterator[Job]:
+        """Jobs that can start, in order, as long as there is room."""
+        free = self.workers - sum(each.job.workers for each in self.running)
+        unfinished = self.open_groups()
+        for job in list(self.waiting):
+            if job.workers <= free and not unfinished & set(job.after):
+                free -= job.workers
+                self.waiting.remove(job)
+                yield job
+
+    def start(self, job: Job) -> None:
+        self.log("start", job.name)
+        with (self.out / "logs" / f"{job.name}.log").open("w") as log:
+            command = ["bash", "-c", job.command(sys.executable, self.out)]
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.running.append(Running(job, process))
+
+    def collect(self) -> None:
+        """Take note of what has ended, and end what takes too long."""
+        for each in list(self.running):
+            if each.process.poll() is None and each.seconds > each.job.seconds:
+                each.kill()
+            if each.process.poll() is not None:
+                self.running.remove(each)
+                self.log("done" if each.process.returncode == 0 else "FAILED", f"{each.seconds:.0f} s", each.job.name)
+
+    def run(self, seconds: float) -> None:
+        while (self.waiting or self.running) and time.monotonic() - self.begun < seconds:
+            for job in self.ready():
+                self.start(job)
+            time.sleep(0.5)
+            self.collect()
+        for each in self.running:
+            each.kill()
+            self.log("killed", f"{each.seconds:.0f} s", each.job.name)
+        for job in self.waiting:
+            self.log("never started", job.name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=900)
+    parser.add_argument("--only", nargs="*", help="groups; those that they wait for count as done")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    todo = [job for job in jobs() if not options.only or job.group in options.only]
+    if options.list:
+        for job in todo:
+            print(f"{job.name}: {job.command('python', options.out)}")
+        return
+    Farm(todo, options.out, options.workers).run(options.seconds)
+
+
+if __name__ == "__main__":
+    main()
