@@ -54,7 +54,7 @@ class Setting:
 def settings(title: str, noise: float) -> list[Setting]:
     """What the held-out part chooses from; samplers' steps and curvatures scale with the noise variance."""
     priors = [pst.priors.Normal(std) for std in (0.4, 1.0)]
-    curvature = noise**-2
+    curvature, least = noise**-2, (noise * float(LADDER[0])) ** 2  # the smallest noise has the steepest likelihood
     rows = {
         "MAP": [Setting(pst.MAP(prior=p), 0.01) for p in priors],
         "ensemble": [Setting(pst.MAP(prior=p), 0.01, members=5) for p in priors],
@@ -65,7 +65,7 @@ def settings(title: str, noise: float) -> list[Setting]:
         "VOGN": [Setting(pst.VOGN(prior=p, init_precision=curvature, beta2=0.99), 0.1) for p in priors],
         "IVON": [Setting(pst.IVON(prior=p, hess_init=curvature, beta2=0.999, rescale_lr=False), 0.2) for p in priors],
         "Laplace": [Setting(pst.Laplace(prior=p), 0.01) for p in priors],
-        "SGHMC": [Setting(pst.SGHMC(prior=p), lr * noise**2) for p in priors for lr in (0.03, 0.1)],
+        "SGHMC": [Setting(pst.SGHMC(prior=p), lr * least) for p in priors for lr in (0.15, 0.5)],
     }
     return rows[title]
 
