@@ -158,6 +158,12 @@ def flows() -> Iterator[Job]:
         yield Job("hcl", f"hcl-{seed}", f"{{run}}.hcl --seed {seed} --out {{out}}/hcl")
 
 
+def mean_field() -> Iterator[Job]:
+    """Mean field and HWA on MNIST and Fashion-MNIST at the setting chosen, in processes of the script's own."""
+    line = "{python} benchmarks/quality/mean_field_mnist.py --estimator local --temperature 0.1 --workers 4"
+    yield Job("mean field", "mean-field-mnist", f"{line} --out {{out}}/mean_field_mnist_cold.json", workers=4)
+
+
 def examples() -> Iterator[Job]:
     """The applications that need a GPU."""
     for seed in range(3):
@@ -181,4 +187,4 @@ def uci() -> Iterator[Job]:
 def jobs() -> list[Job]:
     """All of them."""
     first, then = (itertools.chain.from_iterable(part.jobs() for part in parts) for parts in (FIRST, THEN))
-    return [*first, *sparse(), *flows(), *examples(), *sparse_baselines(), *uci(), *then]
+    return [*first, *sparse(), *flows(), *mean_field(), *examples(), *sparse_baselines(), *uci(), *then]

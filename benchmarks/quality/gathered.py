@@ -153,18 +153,17 @@ def section(table: Table, results: Path = RESULTS) -> str:
 def conditions(table: Table, runs: list[Run]) -> str:
     """How the runs were made, from their own records."""
     several = lambda values: ", ".join(dict.fromkeys(map(str, values)))  # noqa: E731
-    epochs = {run["epochs"] for run in runs}
-    by_row = several(f"{run['row']} {run['epochs']}" for run in runs)
+    epochs, devices = {run["epochs"] for run in runs}, {run["device"] for run in runs}
     chosen = several(run["row"] for run in runs if run.get("chosen"))
     how = ("by how many published figures they met, then " if table.published else "") + (
         f"by {metric(table.choose_by).label}"
     )
     sentences = [
-        f"{epochs.pop()} epochs" if len(epochs) == 1 else f"Epochs: {by_row}",
+        f"{epochs.pop()} epochs" if len(epochs) == 1 else several(f"{r['row']} {r['epochs']} epochs" for r in runs),
         f"batch {table.batch_size}",
         f"{table.draws} draws",
         several(f"{r['examples']['train']:,} training and {r['examples']['test']:,} test examples" for r in runs),
-        several(run["device"] for run in runs),
+        devices.pop() if len(devices) == 1 else several(f"{r['row']} on {r['device']}" for r in runs),
         f"torch {several(run['versions']['torch'] for run in runs)}",
         several(sorted(run["date"] for run in runs)),
     ]

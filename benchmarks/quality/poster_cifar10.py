@@ -154,8 +154,7 @@ TABLES = (
     Table(
         name="poster_lenet5",
         title="LeNet-5 on CIFAR-10: the VOGN poster",
-        about="No augmentation. Adam ran on a GPU, VOGN for lack of it on a CPU core, at one draw a step and for half "
-        "of the epochs: their times are not to be compared.",
+        about="No augmentation.",
         data=cifar10,
         network=lambda dataset: lenet5(dataset.shape, dataset.outputs),
         rows=LENET5,

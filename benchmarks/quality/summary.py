@@ -36,7 +36,7 @@ ABOUT = """## The methods side by side
 On how many of the tables of this page a method is the best or tied: no other line is better by more than the spreads of
 both over seeds (the standard errors over splits for UCI). 3/5 is three of five tables; a method counts with its best
 line. Cost is the time of training relative to the plain network's in the same table, the median over tables; runs
-shared a GPU, so it is rough.
+shared a machine, so it is rough.
 """
 
 
@@ -78,15 +78,19 @@ def summaries(tables: Iterable[Table], results: Path) -> dict[str, Summary]:
 
 
 def with_ood(stored: dict) -> Summary:
-    """With the AUROC by entropy averaged over foreign sets, seed by seed, and the seconds of training, by line."""
+    """With the AUROC by entropy averaged over foreign sets, seed by seed, and the seconds of training, by line.
+
+    Seconds of different devices are not to be compared, so a table whose runs had several has none.
+    """
     summary: Summary = {line: dict(figures) for line, figures in stored["summary"].items()}
+    one_device = len({run["device"] for run in stored["runs"] if "device" in run}) == 1
     values: dict[str, dict[str, list[float]]] = {}
     for run in stored["runs"]:
         for line, figures in run["lines"].items():
             own = values.setdefault(line, {"ood_auroc": [], "seconds": []})
             if figures.get("ood_auroc") is not None:
                 own["ood_auroc"].append(figures["ood_auroc"])
-            if "seconds" in run:
+            if "seconds" in run and one_device:
                 own["seconds"].append(run["seconds"]["training"])
     for line, own in values.items():
         for figure, seen in own.items():

@@ -47,11 +47,10 @@ class RecordedGradients:
         kind = size, len(batch.targets)
         if kind not in self.sizes:
             self.sizes[kind] = Recorded(partial(self._work, size), (streams.shared, streams.local))
-        found, gradients, self.run.entries = self.sizes[kind](batch)
-        if self.sizes[kind].refused:
-            raise PosterityError(
-                f"a step of this network cannot be recorded ({self.sizes[kind].refused}): leave record out"
-            )
+        recorded = self.sizes[kind]
+        found, gradients, self.run.entries = recorded(batch)
+        if recorded.refused:
+            raise PosterityError(f"a step of this network cannot be recorded ({recorded.refused}): leave record out")
         for p, gradient in zip(self.parameters, gradients, strict=True):
             p.grad = gradient  # the optimizer let go of it after the last step; a replay has filled it again
         return found
