@@ -29,7 +29,8 @@ class Recorded:
 
     def __init__(self, work: Callable[[Any], Any], generators: Sequence[torch.Generator] = ()) -> None:
         self.work, self.generators = work, generators
-        self.batch: Any = None
+        self.batch: Any = None  # our own copy, of this kind, which a replay reads
+        self.kind: tuple[object, ...] = ()
         self.output: Any = None
         self.graph: torch.cuda.CUDAGraph | None = None
         self.refused = ""  # why it cannot be recorded, once that is known
@@ -38,7 +39,8 @@ class Recorded:
         """Do the work on this batch."""
         if self.batch is None:
             self.batch = tree_map_only(Tensor, torch.clone, batch)
-        elif not self.refused and _kind(batch) == _kind(self.batch):
+            self.kind = _kind(batch)
+        elif not self.refused and _kind(batch) == self.kind:
             for own, new in zip(_tensors(self.batch), _tensors(batch), strict=True):
                 own.copy_(new)
             if self.graph is None:
