@@ -1,7 +1,7 @@
 """Tables of results on real data.
 
 python -m benchmarks.quality                                            # the tables and their rows
-python -m benchmarks.quality TABLE --row NAME --seed S --out DIR        # one row, one seed: DIR/TABLE/NAME-S.json
+python -m benchmarks.quality TABLE --row NAME --seed S … --out DIR      # one row: DIR/TABLE/NAME-S.json for each seed
 python -m benchmarks.quality TABLE --row NAME --choose [N] --out DIR    # its candidates (or one) on held-out examples
 python -m benchmarks.quality --gather DIR                               # merge into benchmarks/results
 python -m benchmarks.quality.page                                       # write docs/results.md
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", help="one of the tables; none lists them")
     parser.add_argument("--row")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--choose", type=int, nargs="*", metavar="N", help="try these candidates (all if none given)")
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--train", type=int, help="use only so many training examples")
@@ -53,7 +53,8 @@ def one(table: Table, options: argparse.Namespace) -> None:
         raise PosterityError(f"say which row: there are {', '.join(map(slug, table.rows))}")
     budget = Budget(options.epochs, options.train, options.test)
     if options.choose is None:
-        report(run_row(table, options.row, options.seed, options.out, budget))
+        for seed in options.seed:
+            report(run_row(table, options.row, seed, options.out, budget))
         return
     _, row = table.row(options.row)
     for number in options.choose or range(len(row.candidates)):

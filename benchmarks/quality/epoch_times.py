@@ -1,6 +1,7 @@
 """The time of an epoch of every row of a table against its first row, one after the other with nothing else running.
 
     python -m benchmarks.quality.epoch_times poster_lenet5 --out times.json
+    python -m benchmarks.quality.epoch_times poster_lenet5 --rows adam vogn --out times.json
 
 Every row has one draw a step. On a GPU each is timed with its steps launched piece by piece and with them recorded.
 """
@@ -54,11 +55,14 @@ def times(table: Table, data: DataSet, record: bool, rounds: int) -> dict[str, d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--rows", nargs="+", help="only these, the first being what the others are compared with")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--train", type=int, help="use only so many training examples")
     parser.add_argument("--out", type=Path, required=True, help="a JSON file")
     options = parser.parse_args()
     table = TABLES[options.table]
+    if options.rows:
+        table = replace(table, rows=dict(table.row(name) for name in options.rows))
     data = shortened(table.data(0), Budget(train=options.train))
     ways = {"launched": False, "recorded": True} if torch.cuda.is_available() else {"launched": False}
     result = {way: times(table, data, record, options.rounds) for way, record in ways.items()}

@@ -51,6 +51,7 @@ class Part:
         seeds: How many.
         epochs: Instead of the table's own.
         trials: Epochs of the runs on held-out examples; 0 takes the first candidate of every row.
+        apart: Long runs: a process for each seed, where otherwise one has all seeds of a row.
     """
 
     table: str
@@ -58,6 +59,7 @@ class Part:
     seeds: int = 1
     epochs: int | None = None
     trials: int = 0
+    apart: bool = False
 
     def jobs(self) -> Iterator[Job]:
         """Trials, their gathering, and the table's runs."""
@@ -73,45 +75,51 @@ class Part:
             waits = (f"{group} gathered",)
             line = f"{{run}} {self.table} --gather {{out}}/tables"
             yield Job(waits[0], f"{group}-gather", line, (f"{group} trials",))
-        for seed, row in itertools.product(range(self.seeds), rows):
-            line = f"{{run}} {self.table} --row {row} --seed {seed}{length} --out {{out}}/tables"
-            yield Job(group, f"{self.table}-{row}-{seed}", line, waits if row in trials else ())
+        numbers = [str(seed) for seed in range(self.seeds)]
+        for seeds, row in itertools.product(numbers if self.apart else [" ".join(numbers)], rows):
+            line = f"{{run}} {self.table} --row {row} --seed {seeds}{length} --out {{out}}/tables"
+            yield Job(group, f"{self.table}-{row}-{slug(seeds)}", line, waits if row in trials else ())
 
 
-FIRST = (
-    Part("poster_lenet5", ("vogn",), seeds=3, trials=210),
-    Part("swag_cifar10", ("swag",), seeds=3, epochs=60),
-    Part("poster_lenet5", ("adam", "meanfield", "mc-dropout", "ivon"), seeds=3, trials=40),
+LONG = (
+    Part("poster_lenet5", ("vogn",), seeds=3, trials=210, apart=True),
+    Part("swag_cifar10", ("swag",), seeds=3, epochs=100, apart=True),
 )
-THEN = (
+FIRST = (
+    Part("poster_lenet5", ("meanfield", "mc-dropout", "ivon"), seeds=3, trials=30, apart=True),
+    Part("cyclical_cifar10", ("sgd", "ivon"), seeds=3, epochs=30, apart=True),
     *(
         Part(name, ("vogn", "ivon", "adam", "mc-dropout"), seeds=3, trials=16)
         for name in ("poster_alexnet", "poster_alexnet_augmented")
     ),
+)
+THEN = (
     *(
         Part(name, ("map", "ivon", "meanfield", "swag"), seeds=3)
         for name in ("ood_mnist", "ood_fashion", "ood_cifar10")
     ),
-    *(Part(name, seeds=3, trials=4) for name in ("text_transformer", "text_lstm")),
-    Part("cyclical_cifar10", ("sgd", "ivon", "cyclical-sghmc", "snapshot-ensemble"), epochs=24),
-    Part("poster_resnet18"),
-    Part("swag_cifar10", ("sgd",), epochs=60),
+    Part("cyclical_cifar10", ("cyclical-sghmc", "snapshot-ensemble"), epochs=30, seeds=3, apart=True),
+    Part("poster_resnet18", seeds=3),
     *(
-        Part(name, ("hwa", "mc-dropout", "vogn", "laplace", "cyclical-sghmc", "ensemble"), 3)
+        Part(name, ("hwa", "mc-dropout", "vogn", "laplace", "cyclical-sghmc", "ensemble"), seeds=3)
         for name in TABLES
         if name[:3] == "ood"
     ),
     Part("bcnn_lenet5_cifar10", seeds=3, trials=20),
     Part("bcnn_lenet5_mnist", seeds=3, trials=10),
-    Part("poster_lenet5", ("ogn", "k-fac", "noisy-k-fac"), seeds=3, trials=20),
+    Part("poster_ablation", seeds=3, apart=True),
+    Part("cyclical_cifar10", ("adamw", "cyclical-sgld", "sghmc", "sgld"), epochs=30, seeds=3, apart=True),
+    Part("poster_lenet5", ("ogn", "k-fac", "noisy-k-fac"), seeds=3, trials=20, apart=True),
+    Part("swag_cifar10", ("sgd",), seeds=3, epochs=100, apart=True),
     Part("mnf_mnist", seeds=3),
-    Part("poster_ablation"),
     Part("hwa_cifar10", ("map", "meanfield", "hwa"), epochs=20, trials=8),
-    Part("cyclical_cifar10", ("adamw", "cyclical-sgld", "sghmc", "sgld"), epochs=24),
     Part("swag_five", epochs=40),
-    Part("bcnn_alexnet_cifar10", trials=15),
+    Part("bcnn_alexnet_cifar10", seeds=3, trials=15),
     Part("bcnn_alexnet_mnist"),
+    *(Part(name, ("ogn", "k-fac", "noisy-k-fac"), seeds=3) for name in ("poster_alexnet", "poster_alexnet_augmented")),
     Part("mnf_cifar5"),
+    Part("hwa_mnist", seeds=5),
+    *(Part(name, seeds=3, trials=4) for name in ("text_transformer", "text_lstm")),
 )
 
 
@@ -170,11 +178,12 @@ def examples() -> Iterator[Job]:
         yield Job(
             "adapters", f"adapters-{seed}", f"{{python}} examples/adapters.py --seed {seed} --out {{out}}/adapters"
         )
-    for seed, method in itertools.product(range(3), ("dropout", "mean-field", "swag", "ivon", "map")):
+    for seed, method in itertools.product(range(3), ("dropout", "map", "mean-field", "swag", "ivon")):
         script = f"{{python}} examples/active_learning.py --method {method} --seed {seed} --out {{out}}/active"
         rule = "entropy" if method == "map" else "bald"
         yield Job("active", f"active-{method}-{rule}-{seed}", f"{script} --rule {rule}", seconds=300)
-        yield Job("active", f"active-{method}-random-{seed}", f"{script} --rule random --each 30", seconds=300)
+        if method == "dropout" or seed == 0:
+            yield Job("active", f"active-{method}-random-{seed}", f"{script} --rule random --each 30", seconds=300)
 
 
 def uci() -> Iterator[Job]:
@@ -186,5 +195,5 @@ def uci() -> Iterator[Job]:
 
 def jobs() -> list[Job]:
     """All of them."""
-    first, then = (itertools.chain.from_iterable(part.jobs() for part in parts) for parts in (FIRST, THEN))
-    return [*first, *sparse(), *flows(), *mean_field(), *examples(), *sparse_baselines(), *uci(), *then]
+    long, first, then = (itertools.chain.from_iterable(part.jobs() for part in parts) for parts in (LONG, FIRST, THEN))
+    return [*long, *sparse(), *first, *examples(), *sparse_baselines(), *then, *flows(), *mean_field(), *uci()]

@@ -6,7 +6,8 @@
 A small network's step is bound by launching kernels, so that one GPU serves a core's process each; MPS
 (``nvidia-cuda-mps-control -d``) lets their kernels run at the same time. Jobs are started in the order of the list, the
 most valuable first. When the time is over what still runs is killed; every run has written what it found so far.
-Standard output goes to DIR/logs, what was started and how it ended to DIR/farm.log.
+Standard output goes to DIR/logs, what was started and how it ended to DIR/farm.log; a second call with the same folder
+leaves out what that says is done, and so does ``--but`` by name.
 """
 
 from __future__ import annotations
@@ -96,15 +97,24 @@ class Farm:
             self.log("never started", job.name)
 
 
+def done(out: Path) -> set[str]:
+    """Names of the jobs that an earlier call has finished."""
+    log = out / "farm.log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return {line.split()[-1] for line in lines if line.split()[1] == "done"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seconds", type=float, default=900)
     parser.add_argument("--only", nargs="*", help="groups; those that they wait for count as done")
+    parser.add_argument("--but", nargs="*", default=[], help="not the jobs of these names")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
-    todo = [job for job in jobs() if not options.only or job.group in options.only]
+    over = {*options.but, *done(options.out)}
+    todo = [job for job in jobs() if job.name not in over and (not options.only or job.group in options.only)]
     if options.list:
         for job in todo:
             print(f"{job.name}: {job.command('python', options.out)}")

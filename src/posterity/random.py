@@ -2,6 +2,10 @@
 
 Noise added to weights after the gradient (SG-MCMC) must be the same on every rank, or the replicas drift apart;
 noise inside the forward pass (dropout, local reparameterisation) should differ, or ranks repeat each other's draws.
+
+A small network's step on a CPU is largely its random numbers. ``normal_`` is for noise while training: in float32 it
+looks each number up among 2¹⁶ equally likely quantiles, four numbers for every 64 random bits, in under half the time
+of ``Tensor.normal_``. What it cannot give is more than 4.3 standard deviations, which one normal number in 60,000 is.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -56,3 +61,29 @@ def global_seed(seed: int, device: torch.device) -> Iterator[None]:
             index = torch.cuda.current_device() if device.index is None else device.index
             torch.cuda.default_generators[index].manual_seed(seed)
         yield
+
+
+def normal_(out: Tensor, std: float = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
+    """Fill a contiguous tensor with N(0, std²), as training noise."""
+    if out.device.type != "cpu" or out.dtype != torch.float32:
+        return out.normal_(0, std, generator=generator)
+    bits = torch.empty((out.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+    places = bits.view(torch.uint16)[: out.numel()].to(torch.int32)
+    quantiles = _quantiles() if std == 1 else _quantiles() * std
+    torch.index_select(quantiles, 0, places, out=out.view(-1))
+    return out
+
+
+def normal_like(x: Tensor) -> Tensor:
+    """N(0, 1) as training noise, laid out in memory as ``x`` is."""
+    noise = torch.empty_like(x)
+    normal_(noise.as_strided((x.numel(),), (1,)))
+    return noise
+
+
+@cache
+def _quantiles() -> Tensor:
+    """The 2¹⁶ midpoint quantiles of a normal distribution, stretched to variance 1."""
+    middle = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
+    quantiles = torch.special.ndtri(middle)
+    return (quantiles / quantiles.square().mean().sqrt()).float()

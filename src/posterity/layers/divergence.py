@@ -27,6 +27,7 @@ from torch.autograd.function import once_differentiable
 from posterity.probability.gaussians import DiagonalNormal
 from posterity.probability.kl import kl_divergence
 from posterity.probability.priors import LogUniform, Normal, Prior
+from posterity.random import normal_like
 
 __all__ = ["diagonal_kl", "draw_with_kl", "moments_with_kl"]
 
@@ -67,7 +68,7 @@ class _Draw(torch.autograd.Function):
         ctx: Any, mean: Tensor, log_std: Tensor, center: Hyper, precision: Hyper, log_scale: Hyper
     ) -> tuple[Tensor, Tensor]:
         offset, std = _offset(mean, center), log_std.exp()
-        deviation = torch.randn_like(mean).mul_(std)
+        deviation = normal_like(mean).mul_(std)
         differs = isinstance(precision, Tensor) and precision.ndim > 0
         pull, narrow = (offset * precision, std * precision) if differs else (offset, std)
         ctx.factor = 1.0 if differs else precision

@@ -23,6 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from posterity.random import normal_like
+
 __all__ = [
     "Geometry",
     "deviation",
@@ -114,7 +116,7 @@ def _same_type(x: Tensor, *others: Tensor | None) -> list[Tensor | None]:
 class _Deviation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_std: Tensor) -> Tensor:
-        step = torch.randn_like(log_std).mul_(log_std.exp())
+        step = normal_like(log_std).mul_(log_std.exp())
         ctx.save_for_backward(step)
         return step
 
@@ -131,7 +133,7 @@ def _add_noise(center: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     An output of variance 0 (black pixels) keeps a finite h, and nothing reaches the weights through it.
     """
     std = variance.clamp_min_(torch.finfo(variance.dtype).tiny).sqrt_()
-    noise = torch.randn_like(center)
+    noise = normal_like(center)
     out = center.addcmul_(std, noise)
     return out, noise.div_(std.mul_(2))
 

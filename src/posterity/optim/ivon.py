@@ -27,6 +27,7 @@ from torch import Tensor
 
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
+from posterity.random import normal_
 from posterity.types import PosterityError, check_fraction, check_positive
 
 
@@ -119,7 +120,7 @@ class IVON(SampledOptimizer):
         return min(least, group["hess_init"])
 
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
-        flat["noise"].normal_(generator=self._generator)
+        normal_(flat["noise"], generator=self._generator)
         torch.add(flat["hessian"], scaled_precision(group, flat), out=flat["root"]).sqrt_()
         scale = math.sqrt(group["temperature"] / group["num_data"])
         torch._foreach_addcdiv_(flat.params, flat.views("noise"), flat.views("root"), value=scale)

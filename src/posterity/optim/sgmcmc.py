@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from posterity.random import normal_
 from posterity.types import PosterityError, check_fraction, check_positive
 
 __all__ = ["PSGLD", "SGHMC", "SGLD", "psgld_step", "sghmc_step", "sgld_step"]
@@ -145,7 +146,7 @@ class _Sampler(Optimizer):
             views = [piece.as_strided(p.shape, p.stride(), piece.storage_offset()) for piece, p in pieces]
             self._noise[index] = buffer, views
         if std > 0:
-            buffer.normal_(0, std, generator=self.generator)
+            normal_(buffer, std, generator=self.generator)
         else:
             buffer.zero_()
         return views

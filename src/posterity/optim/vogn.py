@@ -30,6 +30,7 @@ from posterity.curvature.squared import SquareCapture
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.modules import check_training_mode, module_groups
 from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
+from posterity.random import normal_
 from posterity.types import PosterityError, check_fraction, check_positive
 
 
@@ -124,7 +125,7 @@ class VOGN(SampledOptimizer):
         unknown = group["step"] == 0 and group["init_precision"] is None
         if not group["noisy"] or unknown:
             return
-        flat["noise"].normal_(generator=self._generator)
+        normal_(flat["noise"], generator=self._generator)
         self._precision(group, flat, scaled_precision(group, flat)).sqrt_()
         scale = math.sqrt(group["temperature"] / group["num_data"])
         torch._foreach_addcdiv_(flat.params, flat.views("noise"), flat.views("scratch"), value=scale)
