@@ -1,6 +1,6 @@
 """Settings chosen on held-out training images by scripts that are no tables, as options for their final runs.
 
-    python -m benchmarks.quality.sparse_mnist --row structured $(python -m benchmarks.quality.chosen structured DIR) …
+    python -m benchmarks.quality.sparse_mnist --row lenet-5-caffe $(python -m benchmarks.quality.chosen caffe DIR) …
 
 Taken is the most accurate of the networks that are small enough, with a little to spare, or else the smallest.
 """
@@ -26,10 +26,6 @@ def caffe(runs: list[Run]) -> Run:
     return small_enough(runs, lambda run: run["ratio"], 290, lambda run: run["error"])
 
 
-def structured(runs: list[Run]) -> Run:
-    return small_enough(runs, lambda run: run.get("flops_ratio", 0.0), 11, lambda run: run["error"])
-
-
 def vgg(runs: list[Run]) -> Run:
     sparse = [run for run in runs if "sparse" in run]
     return small_enough(sparse, lambda run: run["sparse"]["ratio"], 50, lambda run: run["sparse"]["error"])
@@ -37,7 +33,6 @@ def vgg(runs: list[Run]) -> Run:
 
 RULES: dict[str, tuple[str, Callable[[list[Run]], Run], tuple[str, ...]]] = {
     "caffe": ("choice/lenet-5-caffe--*.json", caffe, ("temperature",)),
-    "structured": ("choice/structured--*.json", structured, ("temperature",)),
     "vgg": ("choice/vgg--*.json", vgg, ("temperature", "lr")),
 }
 """Where the trials of a script are, which is taken, and what of its settings."""

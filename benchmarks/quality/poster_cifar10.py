@@ -55,9 +55,7 @@ LENET5: dict[str, Row] = {
     "MC dropout": row(DROPOUT, lr=1e-3, schedule="constant"),
     "VOGN": row(
         VOGN,
-        replace(VOGN, prior=precision(25)),
         replace(VOGN, prior=precision(30)),
-        replace(VOGN, prior=precision(25), lr=3e-4),
         schedule="constant",
     ),
     "IVON": row(
