@@ -124,26 +124,20 @@ THEN = (
 def sparse() -> Iterator[Job]:
     """The sparsity tables: settings first where there is a choice, then three seeds."""
     script = "{python} -m benchmarks.quality.sparse_mnist"
-    for weight in (1.5, 2.2):
-        line = f"{script} --row lenet-5-caffe --validate --temperature {weight} --out {{out}}/choice"
-        yield Job("caffe trials", f"sparse-lenet-5-caffe-choose-{weight}", line)
+    for seed, row in itertools.product(range(3), ("lenet-5-caffe", "structured")):
+        line = f"{script} --row {row} --seed {seed} --out {{out}}/sparse"
+        yield Job("sparse", f"sparse-{row}-{seed}", line)
     vgg = "{python} -m benchmarks.quality.sparse_cifar10"
     dense = f"{vgg} --dense-epochs 45 --dense-only --dense {{out}}/"
     yield Job("vgg held", "vgg-dense-held", f"{dense}held.safetensors --validate --out {{out}}/choice")
-    for seed in range(3):
-        line = f"{script} --row structured --seed {seed} --out {{out}}/sparse"
-        yield Job("sparse", f"sparse-structured-{seed}", line)
     for weight in (0.3, 0.1):
         line = f"{vgg} --validate --dense {{out}}/held.safetensors --temperature {weight} --out {{out}}/choice"
         yield Job("vgg trials", f"vgg-choose-{weight}", line, ("vgg held",))
     for width in (1, 0.5, 0.25):
         line = f"{dense}dense-{width}.safetensors --width {width} --out {{out}}/vgg"
         yield Job(f"vgg dense {width}", f"vgg-dense-{width}", line)
-    for seed in range(3):
-        line = f"{script} --row lenet-5-caffe $({{run}}.chosen caffe {{out}}) --seed {seed} --out {{out}}/sparse"
-        yield Job("sparse", f"sparse-lenet-5-caffe-{seed}", line, ("caffe trials",))
     for width, seed in ((1, 0), (1, 1), (1, 2), (0.5, 0), (0.25, 0)):
-        options = f"$({{run}}.chosen vgg {{out}}) --dense {{out}}/dense-{width}.safetensors --width {width}"
+        options = f"$({{run}}.chosen {{out}}) --dense {{out}}/dense-{width}.safetensors --width {width}"
         after = ("vgg trials", f"vgg dense {width}")
         yield Job("vgg", f"vgg-{width}-{seed}", f"{vgg} {options} --seed {seed} --out {{out}}/vgg", after)
 

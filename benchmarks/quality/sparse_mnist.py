@@ -65,7 +65,7 @@ ROWS = {
     ),
     "lenet-5-caffe": Row(
         lambda: lenet5_caffe(SHAPE),
-        pst.SparseVD(kl_schedule=RAMP, clip_start=0.2, finetune=30 / 240, decay_start=0.0),
+        pst.SparseVD(kl_schedule=RAMP, clip_start=0.2, finetune=30 / 240, decay_start=0.0, temperature=2.0),
         epochs=240,
         lr=2e-3,
         batch=200,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from benchmarks.quality import everything
-from benchmarks.quality.chosen import RULES
+from benchmarks.quality.chosen import best
 from benchmarks.quality.everything import Job
-from benchmarks.quality.farm import Farm
+from benchmarks.quality.farm import Farm, done
 
 
 def told(out, word: str) -> list[str]:
@@ -39,13 +39,22 @@ def test_every_job_has_a_name_of_its_own_and_waits_for_groups_that_there_are():
     assert {group for job in jobs for group in job.after} <= {job.group for job in jobs}
 
 
+def trial(ratio: float, error: float) -> dict:
+    return {"sparse": {"ratio": ratio, "error": error}}
+
+
 @pytest.mark.parametrize(
-    ("what", "runs", "best"),
+    ("runs", "taken"),
     [
-        ("caffe", [{"ratio": 300, "error": 0.8}, {"ratio": 295, "error": 0.7}, {"ratio": 200, "error": 0.6}], 1),
-        ("structured", [{"flops_ratio": 8, "error": 0.7}, {"error": 0.5}], 0),
-        ("vgg", [{"dense": {}}, {"sparse": {"ratio": 60, "error": 7.0}}, {"sparse": {"ratio": 70, "error": 7.2}}], 1),
+        ([{"dense": {}}, trial(60, 7.2), trial(70, 7.0), trial(40, 6.5)], 2),  # the most accurate that is small enough
+        ([trial(20, 6.5), trial(40, 7.0)], 1),  # none is: the smallest
     ],
 )
-def test_the_rules_take_the_best_of_what_is_small_enough(what, runs, best):
-    assert RULES[what][1](runs) is runs[best]
+def test_the_best_of_what_is_small_enough_is_taken(runs, taken):
+    assert best(runs) is runs[taken]
+
+
+def test_a_second_call_leaves_out_what_is_done(tmp_path):
+    Farm([Job("a", "one", "true"), Job("a", "two", "false")], tmp_path, workers=2).run(20)
+    assert done(tmp_path) == {"one"}
+    assert done(tmp_path / "nothing yet") == set()
