@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.speed.harness import Bench, run
+from posterity.curvature.conv_kernel import WAVES
 from posterity.curvature.patches import Windows
 
 BATCH = 128
@@ -45,15 +46,16 @@ def kernel(bench: Bench, dtype: torch.dtype) -> None:
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    processors = torch.cuda.get_device_properties(bench.device).multi_processor_count
+    programs = torch.cuda.get_device_properties(bench.device).multi_processor_count
     tilings = {
-        f"{rows} x {columns}, {positions} positions, {warps} warps, {stages} stages, {waves} waves": Tiling(
-            rows, columns, positions, warps, stages, waves=waves
+        f"{rows} x {columns}, {positions} positions, {warps} warps, {stages} stages, {waves} waves": (
+            Tiling(rows, columns, positions, warps, stages),
+            waves * programs,
         )
         for rows, columns, positions, warps, stages, waves in [
-            (64, 64, 32, 4, 3, 4), (64, 64, 64, 4, 3, 4), (64, 64, 64, 4, 2, 4), (64, 64, 32, 4, 5, 4),
-            (64, 64, 32, 4, 3, 8), (128, 64, 32, 4, 3, 4), (128, 64, 32, 8, 3, 4), (128, 64, 64, 8, 2, 4),
-            (128, 128, 32, 8, 3, 4), (64, 64, 32, 8, 3, 4),
+            (64, 64, 32, 4, 3, WAVES), (64, 64, 64, 4, 3, WAVES), (64, 64, 64, 4, 2, WAVES), (64, 64, 32, 4, 5, WAVES),
+            (64, 64, 32, 4, 3, 8), (128, 64, 32, 4, 3, WAVES), (128, 64, 32, 8, 3, WAVES), (128, 64, 64, 8, 2, WAVES),
+            (128, 128, 32, 8, 3, WAVES), (64, 64, 32, 8, 3, WAVES),
         ]
     }  # fmt: skip
     totals = dict.fromkeys(["cuDNN, gradient alone", *tilings, "best of each"], 0.0)
@@ -66,7 +68,7 @@ def kernel(bench: Bench, dtype: torch.dtype) -> None:
         x, d = (t.contiguous(memory_format=torch.channels_last) for t in (x, d))
         out = torch.zeros_like(weight)
         works = {"cuDNN, gradient alone": partial(cudnn, d, x, weight.to(dtype), windows)}
-        works |= {key: partial(conv_moments, out, windows, d, x, 1.0, processors, t) for key, t in tilings.items()}
+        works |= {key: partial(conv_moments, out, windows, d, x, 1.0, p, t) for key, (t, p) in tilings.items()}
         case = f"{inputs} -> {outputs}, {size} x {size}, side {side}, stride {stride}, {uses} times, {name}"
         bench.compare(case, works, calls=10)
         rows = bench.results[case]

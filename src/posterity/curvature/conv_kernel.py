@@ -12,6 +12,8 @@ from torch import Tensor
 
 from posterity.curvature.patches import Windows
 
+WAVES = 4  # programs for each multiprocessor, so that none waits for a slow one
+
 
 @cache
 def _kernel() -> ModuleType | None:
@@ -29,5 +31,5 @@ def fused_moments(out: Tensor, windows: Windows, d: Tensor, x: Tensor, scale: fl
     suits = suits and out.is_contiguous()
     if not suits or torch.are_deterministic_algorithms_enabled() or _kernel() is None:
         return None
-    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
-    return _kernel().conv_moments(out, windows, d, x.to(d.dtype), scale, processors)  # type: ignore[union-attr]
+    programs = WAVES * torch.cuda.get_device_properties(x.device).multi_processor_count
+    return _kernel().conv_moments(out, windows, d, x.to(d.dtype), scale, programs)  # type: ignore[union-attr]

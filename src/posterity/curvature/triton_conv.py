@@ -7,8 +7,7 @@ reaches memory. Channels come last in memory, so that a tile is loaded in long p
 
 Where torch would use TF32, the kernel uses float16: both have ten digits after the point, and float16 is multiplied
 several times faster. What it lacks is range, so a tensor is first divided by a power of two that puts its largest value
-near float16's; full precision then reaches down to 4e-9 of the largest value, and nothing overflows. With few channels
-fetching takes longer than multiplying, so that finding the largest value is not worth it, and TF32 itself is used.
+near float16's; full precision then reaches down to 4e-9 of the largest value, and nothing overflows.
 
 Import this only where Triton is installed.
 """
@@ -28,29 +27,13 @@ from posterity.curvature.patches import Windows
 
 @dataclass(frozen=True)
 class Tiling:
-    """How the work is cut: sides of a tile of the weight, positions taken at a time, and what the compiler is told.
-
-    ``halved`` uses float16 in place of TF32; ``waves`` is how many programs each multiprocessor gets.
-    """
+    """How the work is cut: sides of a tile of the weight, positions taken at a time, and what the compiler is told."""
 
     outputs: int = 64
     channels: int = 64
     positions: int = 32
     warps: int = 4
     stages: int = 3
-    halved: bool = True
-    waves: int = 4
-
-
-FEW = 512
-"""A tile of at most so many weights has little to multiply, and takes more positions at a time."""
-
-
-def tiling_for(outputs: int, channels: int) -> Tiling:
-    """Sides of 16 to 64, no longer than what there is to cover."""
-    sides = _side(outputs, 64), _side(channels, 64)
-    few = sides[0] * sides[1] <= FEW
-    return Tiling(*sides, positions=128, warps=2, halved=False, waves=16) if few else Tiling(*sides)
 
 
 @triton.jit
@@ -71,7 +54,7 @@ def _moments(  # type: ignore[no-untyped-def]
     batch, share, positions, outputs, channels, height, width, out_width,
     x_b, x_h, x_w, d_b, d_t,
     stride_h, stride_w, pad_h, pad_w, dil_h, dil_w, scale,
-    KH: tl.constexpr, KW: tl.constexpr, STEPS: tl.constexpr, PRECISION: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, STEPS: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
@@ -94,7 +77,7 @@ def _moments(  # type: ignore[no-untyped-def]
         d = tl.load(d_ptr + b * d_b + d_place, mask=real[:, None] & (o < outputs)[None, :], other=0.0)
         u_place = (row * x_h + col * x_w)[:, None] + c[None, :]
         u = tl.load(x_ptr + b * x_b + u_place, mask=inside[:, None] & (c < channels)[None, :], other=0.0)
-        gradient = tl.dot(tl.trans(d), u, gradient, input_precision=PRECISION)
+        gradient = tl.dot(tl.trans(d), u, gradient, input_precision="ieee")
         if i % STEPS == STEPS - 1:
             total += gradient
             squares += gradient * gradient
@@ -107,7 +90,7 @@ def _moments(  # type: ignore[no-untyped-def]
 
 
 def conv_moments(
-    out: Tensor, windows: Windows, d: Tensor, x: Tensor, scale: float, processors: int, tiling: Tiling | None = None
+    out: Tensor, windows: Windows, d: Tensor, x: Tensor, scale: float, programs: int, tiling: Tiling | None = None
 ) -> Tensor:
     """Add ``scale`` times the summed squares to ``out`` and return the weight gradient.
 
@@ -117,39 +100,36 @@ def conv_moments(
         d: Gradient of the output.
         x: Input, of the same type as ``d``.
         scale: What the squares are multiplied by.
-        processors: How many multiprocessors there are; the batch is shared out until all have programs enough.
+        programs: How many programs to aim for; the batch is shared out until there are as many.
         tiling: How the work is cut.
     """
+    tiling = tiling or Tiling()
     if len(windows.kernel) == 1:
         d, x = d.unsqueeze(2), x.unsqueeze(2)
-    batch, outputs, channels, positions = len(x), len(out), x.shape[1], d.shape[2] * d.shape[3]
-    tiling = tiling or tiling_for(outputs, channels)
-    fast = d.dtype == torch.float32 and torch.backends.cudnn.allow_tf32
-    halved = fast and tiling.halved
-    (d, d_unit), (x, x_unit) = (_ready(t.contiguous(memory_format=torch.channels_last), halved) for t in (d, x))
+    (d, d_unit), (x, x_unit) = (_ready(t.contiguous(memory_format=torch.channels_last)) for t in (d, x))
     total = torch.zeros_like(out)
+    batch, outputs, channels, positions = len(x), len(out), x.shape[1], d.shape[2] * d.shape[3]
     kernel, stride, padding, dilation = _two_dimensional(windows)
     block_o, block_c = _side(outputs, tiling.outputs), _side(channels, tiling.channels)
     block_t = _side(positions, tiling.positions)
     tiles = triton.cdiv(outputs, block_o), triton.cdiv(channels, block_c) * kernel[0] * kernel[1]
-    share = max(1, batch // triton.cdiv(processors * tiling.waves, tiles[0] * tiles[1]))
+    share = max(1, batch // triton.cdiv(programs, tiles[0] * tiles[1]))
     _moments[(*tiles, triton.cdiv(batch, share))](
         x, d, x_unit, d_unit, total, out,
         batch, share, positions, outputs, channels, x.shape[2], x.shape[3], d.shape[3],
         x.stride(0), x.stride(2), x.stride(3), d.stride(0), d.stride(3),
         *stride, *padding, *dilation, scale,
         KH=kernel[0], KW=kernel[1], STEPS=triton.cdiv(positions, block_t),
-        PRECISION="tf32" if fast and not halved else "ieee",
         BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=block_t,
         num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
     return total
 
 
-def _ready(t: Tensor, halved: bool) -> tuple[Tensor, Tensor]:
+def _ready(t: Tensor) -> tuple[Tensor, Tensor]:
     """A tensor as the kernel multiplies it, and what it was divided by."""
     unit = torch.ones((), device=t.device)
-    if not halved:
+    if t.dtype != torch.float32 or not torch.backends.cudnn.allow_tf32:
         return t, unit
     out, block = torch.empty_like(t, dtype=torch.float16), 4096
     largest = torch.linalg.vector_norm(t, math.inf)
