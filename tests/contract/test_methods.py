@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -177,3 +178,23 @@ def test_bad_data_is_refused_before_training(case):
     ):
         with pytest.raises(pst.PosterityError):
             pst.fit(network(), case.method, bad, likelihood=pst.likelihoods.Categorical(), epochs=1, training=training)
+
+
+def tensors_alive() -> int:
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
+@every_method
+def test_memory_is_free_as_soon_as_the_posterior_is_let_go(case):
+    """A cycle of references would keep a GPU's memory until Python happens to collect garbage."""
+    fit(case).predict(TEST_INPUTS, draws=3)  # what is made once and kept
+    gc.collect()
+    gc.disable()
+    try:
+        before = tensors_alive()
+        posterior = fit(case)
+        posterior.predict(TEST_INPUTS, draws=3)
+        del posterior
+        assert tensors_alive() == before
+    finally:
+        gc.enable()

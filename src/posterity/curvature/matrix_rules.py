@@ -50,14 +50,14 @@ class _Linear(torch.autograd.Function):
         if x.dim() < 2:
             raise PosterityError(f"{sink.label} got a single vector, and squared gradients need a batch of examples")
         ctx.save_for_backward(x, weight)
-        ctx.sink = sink
+        ctx.sink, ctx.call = sink, object()  # not ctx itself: the sink would keep the graph, and so itself, for ever
         return F.linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
-        scale = ctx.sink.report(ctx, d) / LIFT**2
+        scale = ctx.sink.report(ctx.call, d) / LIFT**2
         dx = d @ weight.to(d.dtype) if ctx.needs_input_grad[0] else None
         d, x = d.to(weight.dtype), x.to(weight.dtype)  # under autocast: the sums are kept in the weight's own precision
         moments = _of_vectors if d.dim() == 2 else _of_sequences
@@ -106,7 +106,7 @@ class _Convolution(torch.autograd.Function):
         if x.dim() != weight.dim():
             raise PosterityError(f"{sink.label} got a single example, and squared gradients need a batch of them")
         ctx.save_for_backward(x, weight)
-        ctx.windows, ctx.sink = windows, sink
+        ctx.windows, ctx.sink, ctx.call = windows, sink, object()
         convolve = (F.conv1d, F.conv2d, F.conv3d)[len(windows.kernel) - 1]
         return convolve(x, weight, bias, windows.stride, windows.padding, windows.dilation, windows.groups)
 
@@ -114,7 +114,7 @@ class _Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, weight = ctx.saved_tensors
-        scale = ctx.sink.report(ctx, d)
+        scale = ctx.sink.report(ctx.call, d)
         dx = _conv_input(ctx.windows, d, x, weight) if ctx.needs_input_grad[0] else None
         dw = _conv_weight(ctx.sink, ctx.windows, d, x, scale) if ctx.needs_input_grad[1] else None
         db = None

@@ -154,10 +154,10 @@ def _run(
                 return
         return
     if compute not in posterior.ways:
-        posterior.ways[compute] = Passes(posterior, compute)
+        posterior.ways[compute] = Passes(posterior.module, compute)
     network: Passes = posterior.ways[compute]
-    way = network.way(inputs, count)
-    for chunk in network.chunks(count, generator):
+    way = network.way(posterior, inputs, count)
+    for chunk in network.chunks(posterior, count, generator):
         sums.add(network(chunk, inputs, way))
         if enough():
             return
@@ -174,19 +174,23 @@ class Way:
 class Passes:
     """Chunks of draws through one network; kept with its posterior, so that what it learns is learned once.
 
+    It holds no reference to the posterior or to itself, so that the memory of both is free as soon as they are let go.
+
     Args:
-        posterior: Where draws come from.
+        module: The network.
         compute: How the user wants it done.
     """
 
-    def __init__(self, posterior: DrawsFunctions, compute: Compute) -> None:
-        self.posterior, self.module, self.compute = posterior, posterior.module, compute
-        self.device = next(self.module.parameters()).device
+    def __init__(self, module: nn.Module, compute: Compute) -> None:
+        self.module, self.compute = module, compute
+        self.device = next(module.parameters()).device
         self.chunk = compute.chunk or (8 if self.device.type == "cpu" else 32)
-        self.one_pass: Callable[[Weights, Inputs], Tensor] = self._one
-        self.stacked_pass: Callable[[Weights, Inputs], Tensor] = vmap(self._one, in_dims=(0, None), randomness="error")
+        self.one_pass: Callable[[Weights, Inputs], Tensor] = partial(_outputs, module)
+        self.stacked_pass: Callable[[Weights, Inputs], Tensor] = vmap(
+            self.one_pass, in_dims=(0, None), randomness="error"
+        )
         if compute.compile:
-            self.one_pass = torch.compile(self._one)
+            self.one_pass = torch.compile(self.one_pass)
             self.stacked_pass = torch.compile(self.stacked_pass)
         self.vmappable = _vmappable(self.module)
         self.budget: int | None = None  # inputs whose activations fit the memory, once it is known
@@ -194,12 +198,12 @@ class Passes:
         self.kept: dict[int, list[Weights]] = {}
         self.replays: dict[int, Recorded] = {}  # of the chunks that are kept, which lie where they lie
 
-    def chunks(self, count: int, generator: torch.Generator | None) -> Iterable[Weights]:
+    def chunks(self, posterior: DrawsFunctions, count: int, generator: torch.Generator | None) -> Iterable[Weights]:
         """Draws stacked in chunks; those of the posterior's own seed are kept for the next call unless big."""
         own = generator is None and count * sum(p.numel() for p in self.module.parameters()) <= _KEEP
         if own and count in self.kept:
             return self.kept[count]
-        samples = self.posterior.samples(count, generator)
+        samples = posterior.samples(count, generator)
         if samples is None:
             raise PosterityError("this posterior's draws are not sets of weights")
         stacked = (stack(chunk) for chunk in batched(samples, self.chunk))
@@ -241,11 +245,7 @@ class Passes:
                 own[name].data = value
         return outputs
 
-    def _one(self, weights: Weights, inputs: Inputs) -> Tensor:
-        args, kwargs = arguments(inputs)
-        return functional_call(self.module, {**weights[0], **weights[1]}, args, kwargs)
-
-    def way(self, inputs: Inputs, count: int) -> Way:
+    def way(self, posterior: DrawsFunctions, inputs: Inputs, count: int) -> Way:
         """The way told, or the fastest of those worth trying, timed once for this many inputs."""
         if self.compute.batched is not None:
             return self._largest(self.compute.batched, inputs)
@@ -253,12 +253,12 @@ class Passes:
             return self._largest(False, inputs)
         examples = min(num_examples(inputs), _PROBE)
         if examples not in self.ways:
-            self.ways[examples] = self._fastest(inputs)
+            self.ways[examples] = self._fastest(posterior, inputs)
         return self.ways[examples]
 
-    def _fastest(self, inputs: Inputs) -> Way:
+    def _fastest(self, posterior: DrawsFunctions, inputs: Inputs) -> Way:
         """Time one chunk each way on the first inputs; the best of a few tries counts."""
-        chunk = next(iter(self.chunks(self.chunk, None)))
+        chunk = next(iter(self.chunks(posterior, self.chunk, None)))
         few = map_inputs(inputs, lambda t: t[:_PROBE])
         ways = [self._largest(False, inputs), self._largest(True, inputs)]
         if self.device.type == "cpu":
@@ -288,6 +288,12 @@ class Passes:
             memory = self.compute.memory or _free_memory(self.device)
             self.budget = memory // activation_bytes(self.module, inputs)
         return Way(batched_pass, max(1, self.budget // (self.chunk if batched_pass else 1)))
+
+
+def _outputs(module: nn.Module, weights: Weights, inputs: Inputs) -> Tensor:
+    """What one draw of the weights makes of the inputs."""
+    args, kwargs = arguments(inputs)
+    return functional_call(module, {**weights[0], **weights[1]}, args, kwargs)
 
 
 def _free_memory(device: torch.device) -> int:
