@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -113,3 +116,19 @@ def test_inputs_of_another_shape_or_kind_are_refused(posterior):
     for bad in (INPUTS[:, :3], INPUTS.long(), torch.full_like(INPUTS, torch.inf), INPUTS[:0]):
         with pytest.raises(pst.PosterityError):
             posterior.predict(bad)
+
+
+@every_posterior
+def test_memory_is_free_as_soon_as_it_is_let_go(posterior):
+    posterior.predict(
+        INPUTS, draws=3
+    )  # torch's first forward-mode derivative keeps its frames until they are collected
+    gc.disable()
+    try:
+        own = posterior.to("cpu")
+        own.predict(INPUTS, draws=3)
+        module = weakref.ref(own.module)
+        del own
+        assert module() is None
+    finally:
+        gc.enable()
