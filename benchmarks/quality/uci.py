@@ -63,7 +63,11 @@ def settings(title: str, noise: float) -> list[Setting]:
         ],
         "SWAG": [Setting(pst.SWAG(prior=p, rank=20, lr=lr), 0.01) for p in priors for lr in (0.003, 0.01)],
         "VOGN": [Setting(pst.VOGN(prior=p, init_precision=curvature, beta2=0.99), 0.1) for p in priors],
-        "IVON": [Setting(pst.IVON(prior=p, hess_init=curvature, beta2=0.999, rescale_lr=False), 0.2) for p in priors],
+        "IVON": [
+            Setting(pst.IVON(prior=p, hess_init=curvature, beta2=0.999, rescale_lr=False), lr)
+            for p in priors
+            for lr in (0.05, 0.2)
+        ],
         "Laplace": [Setting(pst.Laplace(prior=p), 0.01) for p in priors],
         "SGHMC": [Setting(pst.SGHMC(prior=p), lr * least) for p in priors for lr in (0.05, 0.15)],
     }
