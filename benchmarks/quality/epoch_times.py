@@ -1,6 +1,6 @@
 """The time of an epoch of every row of a table against its first row, one after the other with nothing else running.
 
-    python -m benchmarks.quality.epoch_times poster_lenet5 --out times.json
+    python -m benchmarks.quality.epoch_times poster_lenet5 --out benchmarks/results/poster_lenet5_epochs.json
     python -m benchmarks.quality.epoch_times poster_lenet5 --rows adam vogn --out times.json
 
 Every row has one draw a step. On a GPU each is timed with its steps launched piece by piece and with them recorded.
@@ -66,7 +66,8 @@ def main() -> None:
     data = shortened(table.data(0), Budget(train=options.train))
     ways = {"launched": False, "recorded": True} if torch.cuda.is_available() else {"launched": False}
     result = {way: times(table, data, record, options.rounds) for way, record in ways.items()}
-    write(options.out, {"table": table.name, "batch_size": table.batch_size, **result})
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    write(options.out, {"table": table.name, "batch_size": table.batch_size, "device": device, **result})
     print(json.dumps(result), flush=True)
 
 

@@ -81,7 +81,7 @@ class Part:
             yield Job(group, f"{self.table}-{row}-{slug(seeds)}", line, waits if row in trials else ())
 
 
-LONG = (Part("poster_lenet5", ("vogn",), seeds=3, apart=True),)
+LONG = (Part("poster_lenet5", ("vogn",), seeds=3, trials=105, apart=True),)
 FIRST = (
     Part("swag_cifar10", ("swag",), seeds=3, epochs=100, apart=True),
     Part("poster_lenet5", ("meanfield", "mc-dropout", "ivon"), seeds=3, trials=30, apart=True),

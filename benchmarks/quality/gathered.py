@@ -142,12 +142,28 @@ def section(table: Table, results: Path = RESULTS) -> str:
     parts = [f"## {table.title}", f"{table.about} {conditions(table, runs)}"]
     for foreign, figures in blocks(table.figures).items():
         parts += [f"### Against {foreign}"] * bool(foreign) + [markdown(table, summary, figures, foreign)]
+    parts += timed(results / f"{table.name}_epochs.json")
     missing = [name for name in table.rows if all(run["row"] != name for run in runs)]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
     failed = {line: error for run in runs for line, error in run.get("failed", {}).items()}
     parts += [f"{line} failed: {error}" for line, error in failed.items()]
     return "\n\n".join(parts)
+
+
+def timed(file: Path) -> list[str]:
+    """What ``epoch_times`` found, in a sentence."""
+    if not file.exists():
+        return []
+    stored = json.loads(file.read_text())
+    ways = {"recorded": "with recorded steps", "launched": "launched piece by piece"}
+    told = [
+        ", ".join(f"{name} {found['ratio']:.2f}×" for name, found in list(stored[way].items())[1:]) + f" {words}"
+        for way, words in ways.items()
+        if way in stored
+    ]
+    first = next(iter(stored["launched"]))
+    return [f"An epoch by itself on {stored['device']}, one draw a step, beside {first}'s: {'; '.join(told)}."]
 
 
 def conditions(table: Table, runs: list[Run]) -> str:
