@@ -100,7 +100,7 @@ def reliability(axis: plt.Axes, title: str, scores: Mapping[str, Any]) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--epochs", type=int, default=30)
+    arguments.add_argument("--epochs", type=int, default=60)
     arguments.add_argument("--tiny", action="store_true")
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--out", type=Path, default=Path())
