@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gc
 import json
 import sys
 import time
@@ -83,7 +82,6 @@ def plain(network: nn.Module, train: Pair, epochs: int, seed: int) -> pst.Poster
 
 def measured(train: Callable[[], pst.Posterior]) -> tuple[pst.Posterior, float, float]:
     """The posterior, the time in seconds, and the peak of GPU memory in MB."""
-    gc.collect()  # the memory of the run before would count
     torch.cuda.reset_peak_memory_stats() if DEVICE == "cuda" else None
     start, posterior = time.perf_counter(), train()
     torch.cuda.synchronize() if DEVICE == "cuda" else None

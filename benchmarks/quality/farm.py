@@ -1,11 +1,12 @@
 """Many runs side by side on one machine: each is a process of its own, started when what it waits for is over.
 
-    python -m benchmarks.quality.farm --out DIR --workers 24 --seconds 960      # everything.py's jobs
+    python -m benchmarks.quality.farm --out DIR --workers 6 --seconds 960      # everything.py's jobs
     python -m benchmarks.quality.farm --out DIR --list
 
-A small network's step is bound by launching kernels, so that one GPU serves a core's process each; MPS
-(``nvidia-cuda-mps-control -d``) lets their kernels run at the same time. Jobs are started in the order of the list, the
-most valuable first. When the time is over what still runs is killed; every run has written what it found so far.
+With MPS (``nvidia-cuda-mps-control -d``) the kernels of several processes run at the same time. A few are enough: on an
+H200 twenty small networks together did 2.3 times the work of one, each at a tenth of its speed. Jobs are started in the
+order of the list, the most valuable first. When the time is over what still runs is killed; every run has written what
+it found so far.
 Standard output goes to DIR/logs, what was started and how it ended to DIR/farm.log; a second call with the same folder
 leaves out what that says is done, and so does ``--but`` by name.
 """

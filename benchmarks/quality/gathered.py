@@ -162,7 +162,7 @@ def timed(file: Path) -> list[str]:
         for way, words in ways.items()
         if way in stored
     ]
-    first = next(iter(stored["launched"]))
+    first = next(name for way in ways if way in stored for name in stored[way])
     return [f"An epoch by itself on {stored['device']}, one draw a step, beside {first}'s: {'; '.join(told)}."]
 
 

@@ -120,9 +120,7 @@ def test_inputs_of_another_shape_or_kind_are_refused(posterior):
 
 @every_posterior
 def test_memory_is_free_as_soon_as_it_is_let_go(posterior):
-    posterior.predict(
-        INPUTS, draws=3
-    )  # torch's first forward-mode derivative keeps its frames until they are collected
+    posterior.predict(INPUTS, draws=3)  # torch's first forward-mode derivative leaves garbage
     gc.disable()
     try:
         own = posterior.to("cpu")
