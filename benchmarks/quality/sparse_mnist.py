@@ -37,6 +37,7 @@ from posterity.models import lenet5_caffe, lenet_300_100, mlp
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
+CHANGED = ("temperature", "clip_start", "unit_weight", "finetune", "finetune_rate")
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="instead of the row's own")
     parser.add_argument("--temperature", type=float, help="weight of the KL, instead of the row's own")
     parser.add_argument("--clip-start", type=float, help="instead of the row's own")
+    parser.add_argument("--unit-weight", type=float, help="of GroupSparse, instead of the row's own")
+    parser.add_argument("--finetune", type=float, help="the last fraction of the run, instead of the row's own")
+    parser.add_argument("--finetune-rate", type=float, help="instead of the row's own")
     parser.add_argument("--train", type=int, help="only so many training images")
     parser.add_argument("--validate", action="store_true", help="score on 10,000 images held out of the training set")
     parser.add_argument("--again", action="store_true", help="only measure the small network again, on a quiet machine")
@@ -195,7 +199,7 @@ def main() -> None:
         key: value for key, value in vars(options).items() if value is not None and key not in ("again", "out", "row")
     }
     row = replace(ROWS[options.row], **{key: given[key] for key in ("epochs", "lr", "batch") if key in given})
-    changed = {key: given[key] for key in ("temperature", "clip_start") if key in given}
+    changed = {key: given[key] for key in CHANGED if key in given}
     row = replace(row, method=replace(row.method, **changed))
     images = data.load("mnist")
     if options.validate:

@@ -143,8 +143,8 @@ def test_phases(scheme):
     assert other.blocks[0].phase == Phase.FROZEN and not other.blocks[0].survivors()[0]
 
 
-def groups(prior=None, threshold: float = 3.0) -> Scheme:
-    return Scheme(drawn=SparseFamily(SparseSampled), noisy=GroupFamily(threshold, 0.1), layers=LOCAL)
+def groups(unit_weight: float = 1.0) -> Scheme:
+    return Scheme(drawn=SparseFamily(SparseSampled), noisy=GroupFamily(3.0, 0.1, unit_weight), layers=LOCAL)
 
 
 def test_group_moments_are_those_of_a_product_of_gaussians():
@@ -166,12 +166,11 @@ def test_group_moments_are_those_of_a_product_of_gaussians():
 
 def test_group_kl_is_that_of_scales_and_weights():
     module = nn.Linear(4, 3, bias=False).to(DOUBLE)
-    for prior in (Normal(0.7), LogUniform()):
-        block = built(module, prior, groups()).blocks[0]
-        expected = diagonal_kl(block.scale, block.log_scale_std, LogUniform()) + diagonal_kl(
-            block.mean, block.log_std, prior
-        )
-        torch.testing.assert_close(block.kl(), expected)
+    for prior, times in itertools.product((Normal(0.7), LogUniform()), (1.0, 5.0)):
+        block = built(module, prior, groups(times)).blocks[0]
+        scales = diagonal_kl(block.scale, block.log_scale_std, LogUniform())
+        weights = diagonal_kl(block.mean, block.log_std, prior)
+        torch.testing.assert_close(block.kl(), times * scales + weights)
 
 
 def test_a_unit_whose_scale_is_noise_goes_as_a_whole():

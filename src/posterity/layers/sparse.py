@@ -140,8 +140,8 @@ class SparseFamily:
 class GroupLocal(Sparse):
     """w = z ⊙ v: units go as a whole, when z is more noise than signal.
 
-    KL = KL(q(z)‖log-uniform) + KL(q(v)‖prior). With a log-uniform prior on v single weights go, too (the lecture's
-    form); with a standard Normal only units do (group normal-Jeffreys, Louizos et al. 2017, 1705.08665).
+    KL = ``unit_weight`` KL(q(z)‖log-uniform) + KL(q(v)‖prior). With a log-uniform prior on v single weights go, too
+    (the lecture's form); with a standard Normal only units do (group normal-Jeffreys, Louizos et al. 2017, 1705.08665).
     """
 
     beside = ("_mean", "_variance")
@@ -155,9 +155,10 @@ class GroupLocal(Sparse):
         fixed: Tensor | None = None,
         threshold: float = 3.0,
         group_std: float = 0.01,
+        unit_weight: float = 1.0,
     ) -> None:
         super().__init__(slots, mean, std, prior, fixed, threshold)
-        self.groups = Groups.of(slots)
+        self.groups, self.unit_weight = Groups.of(slots), unit_weight
         self.scale = nn.Parameter(mean.new_ones(sum(self.groups.sizes)))
         self.log_scale_std = nn.Parameter(torch.full_like(self.scale, group_std).log())
 
@@ -198,16 +199,17 @@ class GroupLocal(Sparse):
 
     def kl(self) -> Tensor:
         """KL of scales and weights, summed."""
-        return diagonal_kl(self.scale, self.log_scale_std, LogUniform()) + super().kl()
+        return self.unit_weight * diagonal_kl(self.scale, self.log_scale_std, LogUniform()) + super().kl()
 
 
 @dataclass(frozen=True)
 class GroupFamily:
-    """Group blocks with a threshold and the std that scales start with."""
+    """Group blocks with a threshold, the std that scales start with, and the weight of the scales' KL."""
 
     threshold: float = 3.0
     group_std: float = 0.01
+    unit_weight: float = 1.0
 
     def __call__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> Block:
         """The block, ready to train."""
-        return GroupLocal(slots, mean, std, prior, fixed, self.threshold, self.group_std)
+        return GroupLocal(slots, mean, std, prior, fixed, self.threshold, self.group_std, self.unit_weight)

@@ -7,7 +7,11 @@ Each linear layer has a random scale z for every input, each convolution one for
 
 With ``prior=LogUniform()`` this is the lecture's z-and-W form, where single weights of the units that stay may go, too;
 with ``prior=Normal(1)`` it is group normal-Jeffreys (Louizos et al. 2017, 1705.08665). One z is drawn a pass, v enters
-by the local estimator. Weights outside linear and convolutional layers have no scales and are judged one by one.
+by the local estimator. There are far more weights than units, so at equal weight the KL of v decides: few weights,
+spread over many units. ``unit_weight`` counts the KL of z more often, for few units that are dense, which are what makes
+a network fast; with a low ``temperature`` beside it v is hardly constrained, as in structured Bayesian pruning
+(Neklyudov et al. 2017, 1705.07283). Weights outside linear and convolutional layers have no scales and are judged one
+by one.
 
 The posterior is the Gaussian with the moments of w = z ⊙ v of the survivors:
 
@@ -38,20 +42,22 @@ class GroupSparse(SparseVD):
     Attributes:
         prior: The prior of v; that of z is log-uniform.
         group_std: The std that scales start with; their means start at 1.
+        unit_weight: How many times the KL of the scales counts, against once for that of v.
     """
 
     prior: Prior = Normal(1.0)
     group_std: float = 0.01
+    unit_weight: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(group_std=self.group_std)
+        check_positive(group_std=self.group_std, unit_weight=self.unit_weight)
 
     def scheme(self) -> Scheme:
         """Units by activations, other weights one by one."""
         return Scheme(
             drawn=SparseFamily(SparseSampled, self.threshold),
-            noisy=GroupFamily(self.threshold, self.group_std),
+            noisy=GroupFamily(self.threshold, self.group_std, self.unit_weight),
             layers=LOCAL,
         )
 
