@@ -93,7 +93,7 @@ def method(options: argparse.Namespace) -> pst.SparseVD:
     if options.random_labels:
         return pst.SparseVD(kl_schedule="constant", clip_start=0.5, finetune=0.05)
     return TwoRates(
-        init_std=pst.Moped(delta=options.delta, centred=False),
+        init_std=pst.Moped(delta=options.delta, centred=False, floor=1.0),
         kl_schedule=LinearKL(fraction=0.4),
         clip_start=0.6,
         finetune=0.25,

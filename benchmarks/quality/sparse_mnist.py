@@ -31,13 +31,14 @@ import torch
 from torch import Tensor, nn
 
 import posterity as pst
+from benchmarks.quality.tables import slug
 from posterity import data
 from posterity.methods.tempering import LinearKL
 from posterity.models import lenet5_caffe, lenet_300_100, mlp
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
-CHANGED = ("temperature", "clip_start", "unit_weight", "finetune", "finetune_rate")
+CHANGED = ("temperature", "threshold", "clip_start", "unit_weight", "finetune", "finetune_rate")
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="instead of the row's own")
     parser.add_argument("--temperature", type=float, help="weight of the KL, instead of the row's own")
     parser.add_argument("--clip-start", type=float, help="instead of the row's own")
-    parser.add_argument("--unit-weight", type=float, help="of GroupSparse, instead of the row's own")
+    parser.add_argument("--unit-weight", type=json.loads, help="of GroupSparse, a number or a mapping in JSON")
+    parser.add_argument("--threshold", type=float, help="the log α from which weights and units are gone")
     parser.add_argument("--finetune", type=float, help="the last fraction of the run, instead of the row's own")
     parser.add_argument("--finetune-rate", type=float, help="instead of the row's own")
     parser.add_argument("--train", type=int, help="only so many training images")
@@ -207,7 +209,7 @@ def main() -> None:
     if options.train:
         images = images.subset(torch.arange(options.train))
     held = images.validation if options.validate else images.test
-    named = [f"{k}={v}" for k, v in given.items() if k not in ("seed", "validate")] if options.validate else []
+    named = [slug(f"{k} {v}") for k, v in given.items() if k not in ("seed", "validate")] if options.validate else []
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / ("--".join([options.row, *named, str(options.seed)]) + ".json")
     file = path.with_suffix(".safetensors")

@@ -56,9 +56,10 @@ def test_the_kernel_sums_gradients_and_their_squares(case, channels_last, progra
     torch.testing.assert_close(out, 1 + 2 * each.square().sum(0), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("tiled", [True, False])
 @pytest.mark.parametrize("size", [1e-12, 1.0, 1e6])
-def test_with_tf32_allowed_ten_digits_are_kept_whatever_the_size(size):
-    from posterity.curvature.triton_conv import conv_moments
+def test_with_tf32_allowed_ten_digits_are_kept_whatever_the_size(size, tiled):
+    from posterity.curvature.triton_conv import Tiling, conv_moments
 
     shape, outputs, windows = CASES["padded"]
     g = torch.Generator().manual_seed(0)
@@ -68,7 +69,7 @@ def test_with_tf32_allowed_ten_digits_are_kept_whatever_the_size(size):
     weight = torch.zeros_like(out)
     geometry = windows.stride, windows.padding, windows.dilation, False, (0, 0), 1, (False, True, False)
     each = [torch.ops.aten.convolution_backward(d[i, None], x[i, None], weight, None, *geometry)[1] for i in range(6)]
-    total = conv_moments(out, windows, size * d, 100 * x, 1.0, 50) / (100 * size)
+    total = conv_moments(out, windows, size * d, 100 * x, 1.0, 50, Tiling() if tiled else None) / (100 * size)
     expected, squares = torch.stack(each).sum(0), torch.stack(each).square().sum(0)
     error = 2.0**-11 * 2  # of a product, rounded to ten digits in both factors
     assert (total - expected).norm() / expected.norm() < error

@@ -321,7 +321,10 @@ def test_moped_starts_at_the_weights_and_its_prior_can_be_centred_there():
     expected = 0.2 * module.weight.detach().abs()
     large = expected > 0.2 * 0.01 * module.weight.square().mean().sqrt()
     torch.testing.assert_close(std["weight"][large], expected[large])
-    assert std["weight"][0, 0] > 0
+    rms = module.weight.detach().square().mean().sqrt()
+    torch.testing.assert_close(std["weight"][0, 0], 0.2 * 0.01 * rms)
+    floored = plain_moments(variational(module, init_std=Moped(delta=0.2, floor=1.0), prior=priors.Normal(0.3)))[1]
+    torch.testing.assert_close(floored["weight"], expected.maximum(0.2 * rms))
     torch.testing.assert_close(net.blocks[0].prior.mean, module.weight.detach().flatten())
     q = torch.distributions.Normal(mean["weight"], std["weight"])
     p = torch.distributions.Normal(module.weight.detach(), 0.3)

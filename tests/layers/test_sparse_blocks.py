@@ -16,6 +16,7 @@ from posterity.layers.noisy import LOCAL
 from posterity.layers.select import select
 from posterity.layers.sparse import GroupFamily, Phase, SparseFamily, SparseLocal, SparseSampled
 from posterity.probability.priors import EmpiricalNormal, LogUniform, Normal
+from posterity.types import PosterityError
 
 DOUBLE = torch.float64
 
@@ -143,7 +144,7 @@ def test_phases(scheme):
     assert other.blocks[0].phase == Phase.FROZEN and not other.blocks[0].survivors()[0]
 
 
-def groups(unit_weight: float = 1.0) -> Scheme:
+def groups(unit_weight: object = 1.0) -> Scheme:
     return Scheme(drawn=SparseFamily(SparseSampled), noisy=GroupFamily(3.0, 0.1, unit_weight), layers=LOCAL)
 
 
@@ -171,6 +172,16 @@ def test_group_kl_is_that_of_scales_and_weights():
         scales = diagonal_kl(block.scale, block.log_scale_std, LogUniform())
         weights = diagonal_kl(block.mean, block.log_std, prior)
         torch.testing.assert_close(block.kl(), times * scales + weights)
+
+
+def test_units_of_each_layer_can_have_a_weight_of_their_own():
+    module = nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 2, bias=False)).to(DOUBLE)
+    plain, weighed = (built(module, Normal(1.0), groups(w)).blocks[0] for w in (1.0, {"0.*": 7.0, "1.weight": 0.5}))
+    scales = zip(plain.scale.split([4, 3]), plain.log_scale_std.split([4, 3]), strict=True)
+    first, second = (diagonal_kl(mean, log_std, LogUniform()) for mean, log_std in scales)
+    torch.testing.assert_close(weighed.kl() - plain.kl(), 6 * first - 0.5 * second)
+    with pytest.raises(PosterityError, match=r"says nothing about parameter '1\.weight'"):
+        built(module, Normal(1.0), groups({"0.*": 7.0}))
 
 
 def test_a_unit_whose_scale_is_noise_goes_as_a_whole():

@@ -9,6 +9,9 @@ Where torch would use TF32, the kernel uses float16: both have ten digits after 
 several times faster. What it lacks is range, so a tensor is first divided by a power of two that puts its largest value
 near float16's; full precision then reaches down to 4e-9 of the largest value, and nothing overflows.
 
+With few channels a tile at one tap would be mostly padding. There the columns of the weight, tap by tap and channel by
+channel, are taken together (``_few_moments``), an example a program; there is little to multiply, and TF32 will do.
+
 Import this only where Triton is installed.
 """
 
@@ -34,6 +37,10 @@ class Tiling:
     positions: int = 32
     warps: int = 4
     stages: int = 3
+
+
+FEW = 32
+"""Fewer input channels than this are taken together with the taps."""
 
 
 @triton.jit
@@ -89,6 +96,38 @@ def _moments(  # type: ignore[no-untyped-def]
     tl.atomic_add(squares_ptr + place, squares * unit * unit * scale, mask=mask)
 
 
+@triton.jit
+def _few_moments(  # type: ignore[no-untyped-def]
+    x_ptr, d_ptr, total_ptr, squares_ptr,
+    positions, outputs, channels, height, width, out_width,
+    x_b, x_h, x_w, d_b, d_t,
+    stride_h, stride_w, pad_h, pad_w, dil_h, dil_w, scale,
+    KH: tl.constexpr, KW: tl.constexpr, STEPS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    b = tl.program_id(0).to(tl.int64)
+    k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
+    o = tl.program_id(2) * BLOCK_O + tl.arange(0, BLOCK_O)
+    tap, c = k // channels, k % channels
+    down, right = tap // KW * dil_h - pad_h, tap % KW * dil_w - pad_w
+    gradient = tl.zeros((BLOCK_O, BLOCK_K), tl.float32)
+    for i in range(STEPS):
+        at = i * BLOCK_T + tl.arange(0, BLOCK_T)
+        real = at < positions
+        d_place = (at * d_t)[:, None] + o[None, :]
+        d = tl.load(d_ptr + b * d_b + d_place, mask=real[:, None] & (o < outputs)[None, :], other=0.0)
+        row = (at // out_width * stride_h)[:, None] + down[None, :]
+        col = (at % out_width * stride_w)[:, None] + right[None, :]
+        inside = real[:, None] & (k < channels * KH * KW)[None, :]
+        inside = inside & (row >= 0) & (row < height) & (col >= 0) & (col < width)
+        u = tl.load(x_ptr + b * x_b + row * x_h + col * x_w + c[None, :], mask=inside, other=0.0)
+        gradient = tl.dot(tl.trans(d), u, gradient, input_precision=PRECISION)
+    place = (o[:, None] * channels + c[None, :]) * (KH * KW) + tap[None, :]
+    mask = (o < outputs)[:, None] & (k < channels * KH * KW)[None, :]
+    tl.atomic_add(total_ptr + place, gradient, mask=mask)
+    tl.atomic_add(squares_ptr + place, gradient * gradient * scale, mask=mask)
+
+
 def conv_moments(
     out: Tensor, windows: Windows, d: Tensor, x: Tensor, scale: float, programs: int, tiling: Tiling | None = None
 ) -> Tensor:
@@ -103,11 +142,21 @@ def conv_moments(
         programs: How many programs to aim for; the batch is shared out until there are as many.
         tiling: How the work is cut.
     """
-    tiling = tiling or Tiling()
     if len(windows.kernel) == 1:
         d, x = d.unsqueeze(2), x.unsqueeze(2)
-    (d, d_unit), (x, x_unit) = (_ready(t.contiguous(memory_format=torch.channels_last)) for t in (d, x))
+    d, x = (t.contiguous(memory_format=torch.channels_last) for t in (d, x))
     total = torch.zeros_like(out)
+    if x.shape[1] < FEW and tiling is None:
+        _launch_few(total, out, windows, d, x, scale)
+    else:
+        _launch(total, out, windows, d, x, scale, programs, tiling or Tiling())
+    return total
+
+
+def _launch(
+    total: Tensor, out: Tensor, windows: Windows, d: Tensor, x: Tensor, scale: float, programs: int, tiling: Tiling
+) -> None:
+    (d, d_unit), (x, x_unit) = _ready(d), _ready(x)
     batch, outputs, channels, positions = len(x), len(out), x.shape[1], d.shape[2] * d.shape[3]
     kernel, stride, padding, dilation = _two_dimensional(windows)
     block_o, block_c = _side(outputs, tiling.outputs), _side(channels, tiling.channels)
@@ -123,7 +172,22 @@ def conv_moments(
         BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=block_t,
         num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
-    return total
+
+
+def _launch_few(total: Tensor, out: Tensor, windows: Windows, d: Tensor, x: Tensor, scale: float) -> None:
+    kernel, stride, padding, dilation = _two_dimensional(windows)
+    outputs, channels, positions = len(out), x.shape[1], d.shape[2] * d.shape[3]
+    columns = channels * kernel[0] * kernel[1]
+    block_o, block_k, block_t = _side(outputs, 64), _side(columns, 128), _side(positions, 32)
+    _few_moments[(len(x), triton.cdiv(columns, block_k), triton.cdiv(outputs, block_o))](
+        x, d, total, out,
+        positions, outputs, channels, x.shape[2], x.shape[3], d.shape[3],
+        x.stride(0), x.stride(2), x.stride(3), d.stride(0), d.stride(3),
+        *stride, *padding, *dilation, scale,
+        KH=kernel[0], KW=kernel[1], STEPS=triton.cdiv(positions, block_t),
+        PRECISION="tf32" if torch.backends.cudnn.allow_tf32 else "ieee",
+        BLOCK_O=block_o, BLOCK_K=block_k, BLOCK_T=block_t,
+    )  # fmt: skip
 
 
 def _ready(t: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from posterity.layers.divergence import diagonal_kl
 from posterity.layers.estimators import deviation
 from posterity.layers.groups import Groups
 from posterity.layers.slots import Slots
-from posterity.probability.priors import LogUniform, Prior
+from posterity.probability.priors import Hyper, LogUniform, Prior, hyper_at
 
 __all__ = ["GroupFamily", "GroupLocal", "Phase", "Sparse", "SparseFamily", "SparseLocal", "SparseSampled"]
 
@@ -155,10 +155,11 @@ class GroupLocal(Sparse):
         fixed: Tensor | None = None,
         threshold: float = 3.0,
         group_std: float = 0.01,
-        unit_weight: float = 1.0,
+        unit_weight: Hyper = 1.0,
     ) -> None:
         super().__init__(slots, mean, std, prior, fixed, threshold)
-        self.groups, self.unit_weight = Groups.of(slots), unit_weight
+        self.groups = Groups.of(slots)
+        self.unit_weights = [float(hyper_at(unit_weight, name)) for name in slots.layout.names]
         self.scale = nn.Parameter(mean.new_ones(sum(self.groups.sizes)))
         self.log_scale_std = nn.Parameter(torch.full_like(self.scale, group_std).log())
 
@@ -199,7 +200,9 @@ class GroupLocal(Sparse):
 
     def kl(self) -> Tensor:
         """KL of scales and weights, summed."""
-        return self.unit_weight * diagonal_kl(self.scale, self.log_scale_std, LogUniform()) + super().kl()
+        sizes = self.groups.sizes
+        layers = zip(self.unit_weights, self.scale.split(sizes), self.log_scale_std.split(sizes), strict=True)
+        return super().kl() + sum(times * diagonal_kl(mean, log_std, LogUniform()) for times, mean, log_std in layers)
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,7 @@ class GroupFamily:
 
     threshold: float = 3.0
     group_std: float = 0.01
-    unit_weight: float = 1.0
+    unit_weight: Hyper = 1.0
 
     def __call__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> Block:
         """The block, ready to train."""

@@ -22,16 +22,20 @@ class Moped:
     """Start from the weights of a trained network.
 
     Attributes:
-        delta: Each weight's std as a share of its size; a weight near zero takes that of a hundredth of its
-            parameter's root mean square, since a std must not be zero.
+        delta: Each weight's std as a share of its size.
         centred: Centre the prior on the weights, too; it must be a Normal.
+        floor: A smaller weight takes the std of a weight of this size, in the root mean square of its parameter: a std
+            must not be zero. Where weights are to go, 1: those that weight decay has brought to nothing then start as
+            noise, and go at once; with a tiny std their means would soon be far larger than it, by the optimizer's
+            steps alone, and they would stay.
     """
 
     delta: float = 0.1
     centred: bool = True
+    floor: float = 0.01
 
     def __post_init__(self) -> None:
-        check_positive(delta=self.delta)
+        check_positive(delta=self.delta, floor=self.floor)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +64,8 @@ def initial_std(start: Start, weights: Tensor, name: str) -> Tensor:
         case Earlier(std=known, other=other):
             fresh, own = initial_std(other, weights, name), known.get(name, torch.zeros(())).to(weights)
             return torch.where(own > 0, own, fresh)
-        case Moped(delta=delta):
-            floor = 0.01 * weights.square().mean().sqrt() + 1e-8
-            return delta * weights.abs().clamp_min(float(floor))
+        case Moped(delta=delta, floor=floor):
+            return delta * weights.abs().clamp_min(floor * float(weights.square().mean().sqrt()) + 1e-8)
         case _:
             return torch.full_like(weights, start)
 

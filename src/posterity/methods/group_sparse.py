@@ -8,7 +8,7 @@ Each linear layer has a random scale z for every input, each convolution one for
 With ``prior=LogUniform()`` this is the lecture's z-and-W form, where single weights of the units that stay may go, too;
 with ``prior=Normal(1)`` it is group normal-Jeffreys (Louizos et al. 2017, 1705.08665). One z is drawn a pass, v enters
 by the local estimator. There are far more weights than units, so at equal weight the KL of v decides: few weights,
-spread over many units. ``unit_weight`` counts the KL of z more often, for few units that are dense, which are what makes
+spread over many units. ``unit_weight`` counts the KL of z more often, for few units that are dense, which is what makes
 a network fast; with a low ``temperature`` beside it v is hardly constrained, as in structured Bayesian pruning
 (Neklyudov et al. 2017, 1705.07283). Weights outside linear and convolutional layers have no scales and are judged one
 by one.
@@ -28,7 +28,7 @@ from posterity.layers.convert import Scheme
 from posterity.layers.noisy import LOCAL
 from posterity.layers.sparse import GroupFamily, GroupLocal, SparseFamily, SparseSampled
 from posterity.methods.sparse_vd import SparseVD, sparse_blocks
-from posterity.probability.priors import Normal, Prior
+from posterity.probability.priors import Hyper, Normal, Prior
 from posterity.run import Run
 from posterity.types import check_positive
 
@@ -42,12 +42,13 @@ class GroupSparse(SparseVD):
     Attributes:
         prior: The prior of v; that of z is log-uniform.
         group_std: The std that scales start with; their means start at 1.
-        unit_weight: How many times the KL of the scales counts, against once for that of v.
+        unit_weight: How many times the KL of the scales counts, against once for that of v; a number, or a mapping from
+            parameter names (or patterns such as ``"conv*"``) to numbers: a filter costs more operations than a neuron.
     """
 
     prior: Prior = Normal(1.0)
     group_std: float = 0.01
-    unit_weight: float = 1.0
+    unit_weight: Hyper = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,7 +32,7 @@ Hyper = Any
 """A hyper-parameter: a number or tensor for all weights, or a mapping from parameter names to those."""
 
 
-def _at(value: Hyper, name: str) -> float | Tensor:
+def hyper_at(value: Hyper, name: str) -> float | Tensor:
     """The hyper-parameter of one parameter: by its exact name, else by the first pattern that fits."""
     if not isinstance(value, Mapping):
         return value
@@ -41,7 +41,7 @@ def _at(value: Hyper, name: str) -> float | Tensor:
     for pattern, number in value.items():
         if fnmatchcase(name, pattern):
             return number
-    raise PosterityError(f"the prior says nothing about parameter {name!r}; it names {', '.join(value)}")
+    raise PosterityError(f"{dict(value)!r} says nothing about parameter {name!r}")
 
 
 def _flat(value: Hyper, layout: Layout) -> float | Tensor:
@@ -49,7 +49,7 @@ def _flat(value: Hyper, layout: Layout) -> float | Tensor:
     if not isinstance(value, Mapping):
         return value
     parts = [
-        torch.as_tensor(_at(value, name)).expand(shape).reshape(-1)
+        torch.as_tensor(hyper_at(value, name)).expand(shape).reshape(-1)
         for name, shape in zip(layout.names, layout.shapes, strict=True)
     ]
     return torch.cat([part.to(parts[0]) for part in parts])
@@ -61,7 +61,7 @@ class Prior:
 
     def at(self, name: str) -> Self:
         """The prior of one parameter."""
-        return _changed(self, **{f.name: _at(getattr(self, f.name), name) for f in fields(self)})
+        return _changed(self, **{f.name: hyper_at(getattr(self, f.name), name) for f in fields(self)})
 
     def flat(self, layout: Layout) -> Self:
         """The prior of a flat vector of weights."""
