@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -170,3 +172,13 @@ def test_parameters_without_factors_keep_their_diagonal():
 def test_outputs_that_are_not_rows_are_refused():
     with pytest.raises(PosterityError, match="outputs of shape"):
         ggn.diagonal(nn.Linear(3, 2).double(), Gaussian(1.0), Batch(randn(4, 5, 3), randn(4, 5, 2)))
+
+
+def test_the_last_layer_needs_no_memory_for_the_activations_of_the_others():
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    outputs, alive = [], []
+    for layer in (module[0], module[2]):
+        layer.register_forward_hook(lambda m, args, out: outputs.append(weakref.ref(out)))
+    module[4].register_forward_pre_hook(lambda m, args: alive.extend(ref() is not None for ref in outputs))
+    ggn.last_layer_features(module, Batch(torch.randn(5, 3), torch.zeros(5)))
+    assert alive == [False, True]  # the latest is at hand

@@ -128,16 +128,19 @@ def last_layer(module: nn.Module, likelihood: Likelihood, batch: Batch, columns:
 def last_layer_features(module: nn.Module, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
     """The Linear layer whose output the network returns, what comes into it, and the outputs."""
     seen: list[tuple[nn.Linear, Tensor, Tensor]] = []
-    layers = [m for m in module.modules() if isinstance(m, nn.Linear)]
-    hooks = [m.register_forward_hook(lambda m, args, out: seen.append((m, args[0], out))) for m in layers]
+
+    def look(layer: nn.Linear, args: Any, out: Tensor) -> None:
+        seen[:] = [(layer, args[0], out)]  # only the latest, so that the activations of the others can go
+
+    hooks = [m.register_forward_hook(look) for m in module.modules() if isinstance(m, nn.Linear)]
     try:
         outputs = call(module, batch.inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    if not seen or seen[-1][2].shape != outputs.shape or not torch.equal(seen[-1][2], outputs) or outputs.dim() != 2:
+    if not seen or seen[0][2].shape != outputs.shape or not torch.equal(seen[0][2], outputs) or outputs.dim() != 2:
         raise PosterityError("the network must end in a Linear layer whose output [batch, outputs] it returns")
-    layer, features, _ = seen[-1]
+    layer, features, _ = seen[0]
     return layer, features, outputs
 
 
