@@ -97,8 +97,8 @@ ROWS = {
     ),
     "random-labels-dropout": Row(
         wide,
-        pst.Dropout(rate=0.2, insert=("fc2", "fc3", "fc4"), prior=pst.priors.Normal(100.0)),
-        epochs=150,
+        pst.Dropout(rate=0.1, insert=("fc2", "fc3", "fc4"), prior=pst.priors.Normal(100.0)),
+        epochs=400,
         lr=1e-3,
         batch=200,
         random_labels=True,
