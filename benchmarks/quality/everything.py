@@ -127,19 +127,11 @@ def sparse() -> Iterator[Job]:
     for seed, row in itertools.product(range(3), ("lenet-5-caffe", "structured")):
         line = f"{script} --row {row} --seed {seed} --out {{out}}/sparse"
         yield Job("sparse", f"sparse-{row}-{seed}", line)
-    vgg = "{python} -m benchmarks.quality.sparse_cifar10"
-    dense = f"{vgg} --dense-epochs 45 --dense-only --dense {{out}}/"
-    yield Job("vgg held", "vgg-dense-held", f"{dense}held.safetensors --validate --out {{out}}/choice")
-    for weight in (0.3, 0.1):
-        line = f"{vgg} --validate --dense {{out}}/held.safetensors --temperature {weight} --out {{out}}/choice"
-        yield Job("vgg trials", f"vgg-choose-{weight}", line, ("vgg held",))
     for width in (1, 0.5, 0.25):
-        line = f"{dense}dense-{width}.safetensors --width {width} --out {{out}}/vgg"
-        yield Job(f"vgg dense {width}", f"vgg-dense-{width}", line)
-    for width, seed in ((1, 0), (1, 1), (1, 2), (0.5, 0), (0.25, 0)):
-        options = f"$({{run}}.chosen {{out}}) --dense {{out}}/dense-{width}.safetensors --width {width}"
-        after = ("vgg trials", f"vgg dense {width}")
-        yield Job("vgg", f"vgg-{width}-{seed}", f"{vgg} {options} --seed {seed} --out {{out}}/vgg", after)
+        vgg = f"{{run}}.sparse_cifar10 --width {width} --dense {{out}}/dense-{width}.safetensors --out {{out}}/vgg"
+        yield Job(f"vgg dense {width}", f"vgg-dense-{width}", f"{vgg} --dense-only")
+        for seed in range(3 if width == 1 else 1):
+            yield Job("vgg", f"vgg-{width}-{seed}", f"{vgg} --seed {seed}", (f"vgg dense {width}",))
 
 
 def sparse_baselines() -> Iterator[Job]:

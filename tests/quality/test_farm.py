@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 from benchmarks.quality import everything
-from benchmarks.quality.chosen import best
 from benchmarks.quality.everything import Job
 from benchmarks.quality.farm import Farm, done
 
@@ -37,21 +35,6 @@ def test_every_job_has_a_name_of_its_own_and_waits_for_groups_that_there_are():
     jobs = everything.jobs()
     assert len({job.name for job in jobs}) == len(jobs)
     assert {group for job in jobs for group in job.after} <= {job.group for job in jobs}
-
-
-def trial(ratio: float, error: float) -> dict:
-    return {"sparse": {"ratio": ratio, "error": error}}
-
-
-@pytest.mark.parametrize(
-    ("runs", "taken"),
-    [
-        ([{"dense": {}}, trial(60, 7.2), trial(70, 7.0), trial(40, 6.5)], 2),  # the most accurate that is small enough
-        ([trial(20, 6.5), trial(40, 7.0)], 1),  # none is: the smallest
-    ],
-)
-def test_the_best_of_what_is_small_enough_is_taken(runs, taken):
-    assert best(runs) is runs[taken]
 
 
 def test_a_second_call_leaves_out_what_is_done(tmp_path):
