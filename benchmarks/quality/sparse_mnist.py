@@ -55,7 +55,7 @@ class Row:
 
 def wide() -> nn.Module:
     """A fully connected network that can hold 60,000 random labels."""
-    return mlp(784, 10, (1024, 1024, 1024))
+    return mlp(784, 10, (2048, 2048, 2048))
 
 
 ROWS = {

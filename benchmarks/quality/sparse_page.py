@@ -95,8 +95,8 @@ def _verdict(name: str, row: str, runs: list[dict[str, Any]]) -> list[str]:
 def _random_labels() -> str:
     old = json.loads((RESULTS / "sparse_random_labels.json").read_text())["seeds"]
     said = [("LeNet-300-100, SparseVD", old)]
-    said += [("3 × 1024 units, SparseVD", _runs("sparse/random-labels--?.json"))]
-    said += [("3 × 1024 units, binary dropout", _runs("sparse/random-labels-dropout--?.json"))]
+    said += [("3 × 2048 units, SparseVD", _runs("sparse/random-labels--?.json"))]
+    said += [("3 × 2048 units, binary dropout", _runs("sparse/random-labels-dropout--?.json"))]
     vgg = [r["sparse"] for r in _runs("vgg/*random_labels*.json") if "sparse" in r]
     said += [("VGG-like, CIFAR-10, SparseVD", vgg)]
     rows = [
