@@ -81,7 +81,13 @@ ROWS = {
     "structured": Row(
         lambda: lenet5_caffe(SHAPE),
         pst.GroupSparse(
-            prior=pst.priors.LogUniform(), kl_schedule=RAMP, clip_start=0.4, finetune=0.15, decay_start=0.3
+            prior=pst.priors.LogUniform(),
+            temperature=0.1,
+            unit_weight={"conv1*": 3000, "conv2*": 1000, "fc*": 20},  # about as the operations of a unit
+            kl_schedule=RAMP,
+            clip_start=0.4,
+            finetune=0.15,
+            decay_start=0.3,
         ),
         epochs=200,
         lr=2e-3,
