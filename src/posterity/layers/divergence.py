@@ -25,7 +25,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -127,7 +126,8 @@ class _LogUniformKL(torch.autograd.Function):
     def forward(ctx: Any, mean: Tensor, log_std: Tensor) -> Tensor:
         raw = mean.abs().clamp_min_(1e-30).log_().neg_().add_(log_std).mul_(2)
         log_alpha = raw.clamp(max=_HIGHEST)
-        signal, cost = torch.sigmoid(-log_alpha), F.softplus(-log_alpha).sum()  # 1/(1 + α), and Σ log(1 + 1/α)
+        signal = torch.sigmoid(-log_alpha)  # 1/(1 + α)
+        cost = -signal.log().add_(log_alpha).sum()  # Σ log(1 + 1/α), exact for tiny α where log(1 − signal) is not
         bump = log_alpha.mul_(-_K3).sub_(_K2).sigmoid_()
         value = _K1 * bump.sum() + 0.5 * cost
         slope = signal.mul_(-0.5).addcmul_(bump, bump.neg().add_(1), value=-_K1 * _K3)
