@@ -1,7 +1,7 @@
 """Bayesian training without leaving Lightning: one callback in the Trainer, and three methods.
 
 pip install 'posterity[lightning]'
-python examples/in_lightning.py
+python examples/in_lightning.py            # lightning.png
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import sys
 import warnings
 
+import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -58,7 +59,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", module="lightning")
     digits = data.load("digits")
     loader = DataLoader(TensorDataset(*digits.training()), batch_size=32, shuffle=True)
-    for name, method in METHODS.items():
+    figure, axes = plt.subplots(1, len(METHODS), figsize=(10, 2.8), sharey=True, layout="constrained")
+    for axis, (name, method) in zip(axes, METHODS.items(), strict=True):
         torch.manual_seed(0)
         bayesian = Bayesian(method, network="net", likelihood=pst.likelihoods.Categorical())
         trainer = Trainer(
@@ -71,6 +73,13 @@ def main() -> None:
             f"{name:<12}accuracy {scores['accuracy']:.3f}   NLL {scores['nll']:.3f}   ECE {scores['ece']:.3f}",
             flush=True,
         )
+        entropy = bayesian.posterior.predict(digits.test[0]).entropy
+        noise = bayesian.posterior.predict(torch.randn_like(digits.test[0])).entropy
+        axis.hist([entropy, noise], bins=24, range=(0, 2.3), label=["test digits", "noise"])
+        axis.set(title=name, xlabel="entropy")
+    axes[0].set_ylabel("images")
+    axes[0].legend(frameon=False)
+    figure.savefig("lightning.png", dpi=110)
 
 
 if __name__ == "__main__":
