@@ -117,7 +117,7 @@ THEN = (
     *(Part(name, ("ogn", "k-fac", "noisy-k-fac"), seeds=3) for name in ("poster_alexnet", "poster_alexnet_augmented")),
     Part("mnf_cifar5"),
     Part("hwa_mnist", seeds=5),
-    *(Part(name, seeds=3, trials=4) for name in ("text_transformer", "text_lstm")),
+    *(Part(name, seeds=3, trials=8) for name in ("text_transformer", "text_lstm")),
 )
 
 

@@ -69,7 +69,7 @@ def settings(title: str, noise: float) -> list[Setting]:
             for lr in (0.05, 0.2)
         ],
         "Laplace": [Setting(pst.Laplace(prior=p), 0.01) for p in priors],
-        "SGHMC": [Setting(pst.SGHMC(prior=p), lr * least) for p in priors for lr in (0.05, 0.15)],
+        "SGHMC": [Setting(pst.SGHMC(prior=p), lr * least) for p in priors for lr in (0.05, 0.15, 0.5)],
     }
     return rows[title]
 
@@ -213,7 +213,15 @@ def chosen(candidates: list[Setting], tables: list[data.DataSet], ladder: Tensor
     train, rest = (
         Rows.of(pairs).to(ladder.device) for pairs in ([t.train for t in held], [t.validation for t in held])
     )
-    cost = [judged(predicted(s, train, rest, ladder, steps), rest.y, ladder)["nll"] for s in candidates]
+
+    def cost_of(setting: Setting) -> Tensor:
+        try:
+            return judged(predicted(setting, train, rest, ladder, steps), rest.y, ladder)["nll"]
+        except pst.PosterityError as error:  # a step size that is too large
+            print(f"{setting.method!r}, lr={setting.lr:g}: {error}", flush=True)
+            return torch.full(ladder.shape, math.inf, dtype=torch.float64)
+
+    cost = [cost_of(s) for s in candidates]
     best = torch.stack(cost, 1).nan_to_num(math.inf).flatten(1).argmin(1).to(ladder.device)  # of [settings · rungs]
     return best // len(LADDER), best % len(LADDER)
 
