@@ -105,6 +105,7 @@ def _few_moments(  # type: ignore[no-untyped-def]
     KH: tl.constexpr, KW: tl.constexpr, STEPS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
+    """One example's gradient for a block of outputs and of (tap, channel) columns; it and its square are added up."""
     b = tl.program_id(0).to(tl.int64)
     k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
     o = tl.program_id(2) * BLOCK_O + tl.arange(0, BLOCK_O)
@@ -156,6 +157,7 @@ def conv_moments(
 def _launch(
     total: Tensor, out: Tensor, windows: Windows, d: Tensor, x: Tensor, scale: float, programs: int, tiling: Tiling
 ) -> None:
+    """Tap by tap, in float16 where TF32 is allowed."""
     (d, d_unit), (x, x_unit) = _ready(d), _ready(x)
     batch, outputs, channels, positions = len(x), len(out), x.shape[1], d.shape[2] * d.shape[3]
     kernel, stride, padding, dilation = _two_dimensional(windows)
@@ -175,6 +177,7 @@ def _launch(
 
 
 def _launch_few(total: Tensor, out: Tensor, windows: Windows, d: Tensor, x: Tensor, scale: float) -> None:
+    """All taps at once, an example a program."""
     kernel, stride, padding, dilation = _two_dimensional(windows)
     outputs, channels, positions = len(out), x.shape[1], d.shape[2] * d.shape[3]
     columns = channels * kernel[0] * kernel[1]
