@@ -11,7 +11,7 @@ The network (13 convolutions, 2 dense layers, BatchNorm) is trained by SGD with 
 Weights of a trained network with BatchNorm and weight decay are small, often smaller than SparseVD's usual first std of
 0.0067, which would drown them. So each weight starts with a std of a tenth of its own size, or of its layer's root mean
 square where that is larger: weight decay has brought most weights of the deep layers to next to nothing, and those have
-to start as noise (with a tenth of their own size they stayed: in the end there were 14 times fewer weights, not 50).
+to start as noise (with a tenth of their own size a sixteenth of them stayed, whatever the weight of the KL).
 The KL rises slowly, to ``--temperature``: the paper stops after 10 to 30 epochs at a learning rate of 1e-5, long before
 the bound is at its optimum. ``--std-rate`` lets the stds, which are learned as logarithms, move faster than the means.
 
