@@ -122,7 +122,7 @@ THEN = (
 
 
 def sparse() -> Iterator[Job]:
-    """The sparsity tables: settings first where there is a choice, then three seeds."""
+    """The sparsity tables, three seeds; the VGG from one trained network at each width."""
     script = "{python} -m benchmarks.quality.sparse_mnist"
     for seed, row in itertools.product(range(3), ("lenet-5-caffe", "structured")):
         line = f"{script} --row {row} --seed {seed} --out {{out}}/sparse"

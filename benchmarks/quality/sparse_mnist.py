@@ -38,7 +38,7 @@ from posterity.models import lenet5_caffe, lenet_300_100, mlp
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
-CHANGED = ("temperature", "threshold", "clip_start", "unit_weight", "finetune", "finetune_rate")
+CHANGED = ("temperature", "threshold", "clip_start", "unit_weight")
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,6 @@ def main() -> None:
     parser.add_argument("--clip-start", type=float, help="instead of the row's own")
     parser.add_argument("--unit-weight", type=json.loads, help="of GroupSparse, a number or a mapping in JSON")
     parser.add_argument("--threshold", type=float, help="the log α from which weights and units are gone")
-    parser.add_argument("--finetune", type=float, help="the last fraction of the run, instead of the row's own")
-    parser.add_argument("--finetune-rate", type=float, help="instead of the row's own")
     parser.add_argument("--train", type=int, help="only so many training images")
     parser.add_argument("--validate", action="store_true", help="score on 10,000 images held out of the training set")
     parser.add_argument("--again", action="store_true", help="only measure the small network again, on a quiet machine")
