@@ -33,12 +33,14 @@ from torch import Tensor, nn
 import posterity as pst
 from benchmarks.quality.tables import slug
 from posterity import data
+from posterity.compression import compact
 from posterity.methods.tempering import LinearKL
 from posterity.models import lenet5_caffe, lenet_300_100, mlp
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
-CHANGED = ("temperature", "threshold", "clip_start", "unit_weight")
+OF_ROW = ("epochs", "lr", "batch", "pretrain")
+OF_METHOD = ("temperature", "threshold", "clip_start", "finetune", "unit_weight")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Row:
     lr: float
     batch: int = 100
     random_labels: bool = False
+    pretrain: int = 0  # epochs of MAP, from whose network the method goes on
 
 
 def wide() -> nn.Module:
@@ -140,6 +143,12 @@ def weights_left(posterior: pst.Posterior) -> dict[str, list[int]]:
     return {name: [int((w != 0).sum()), w.numel()] for name, w in pruned.items()}
 
 
+def weights_compacted(network: nn.Module, example: Tensor, left: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The same without the weights of units that reach no output or have become constant."""
+    small = dict(compact(network.cpu(), example.cpu()).module.named_parameters())
+    return {name: [int((small[name] != 0).sum()), total] for name, (_, total) in left.items()}
+
+
 def ratio(left: dict[str, list[int]]) -> float:
     """|W|/|W ≠ 0|."""
     kept, total = (sum(counts) for counts in zip(*left.values(), strict=True))
@@ -170,7 +179,12 @@ def one(row: Row, pair: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], seed
         labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
     training = pst.Training(batch_size=row.batch, lr=row.lr, record=True, progress=False)
     begun = time.perf_counter()
-    posterior = pst.fit(row.network, row.method, (inputs, labels), epochs=row.epochs, seed=seed, training=training)
+    start: Any = row.network
+    if row.pretrain:
+        settings = replace(training, lr=1e-3)
+        dense = pst.fit(start, pst.MAP(), (inputs, labels), epochs=row.pretrain, seed=seed, training=settings)
+        start = plain_network(dense).requires_grad_()
+    posterior = pst.fit(start, row.method, (inputs, labels), epochs=row.epochs, seed=seed, training=training)
     network, left = plain_network(posterior), weights_left(posterior)
     found: dict[str, Any] = {
         "seed": seed,
@@ -181,6 +195,7 @@ def one(row: Row, pair: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], seed
     if left:
         found |= {"ratio": ratio(left), "left": left}
         if sum(kept for kept, _ in left.values()):
+            found["ratio_compacted"] = ratio(weights_compacted(network, inputs[:8], left))
             found |= compressed(posterior, held, file)
     return found
 
@@ -194,6 +209,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="instead of the row's own")
     parser.add_argument("--temperature", type=float, help="weight of the KL, instead of the row's own")
     parser.add_argument("--clip-start", type=float, help="instead of the row's own")
+    parser.add_argument("--finetune", type=float, help="instead of the row's own")
+    parser.add_argument("--pretrain", type=int, help="epochs of MAP to start from, instead of the row's own")
     parser.add_argument("--unit-weight", type=json.loads, help="of GroupSparse, a number or a mapping in JSON")
     parser.add_argument("--threshold", type=float, help="the log α from which weights and units are gone")
     parser.add_argument("--train", type=int, help="only so many training images")
@@ -204,8 +221,8 @@ def main() -> None:
     given = {
         key: value for key, value in vars(options).items() if value is not None and key not in ("again", "out", "row")
     }
-    row = replace(ROWS[options.row], **{key: given[key] for key in ("epochs", "lr", "batch") if key in given})
-    changed = {key: given[key] for key in CHANGED if key in given}
+    row = replace(ROWS[options.row], **{key: given[key] for key in OF_ROW if key in given})
+    changed = {key: given[key] for key in OF_METHOD if key in given}
     row = replace(row, method=replace(row.method, **changed))
     images = data.load("mnist")
     if options.validate:

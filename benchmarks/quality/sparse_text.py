@@ -27,7 +27,7 @@ from posterity import data, masks, models
 from posterity.methods.tempering import LinearKL
 
 WEIGHTS = (0.003, 0.01, 0.03, 0.1, 0.3)
-KEPT = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005)
+KEPT = (0.3, 0.1, 0.03, 0.01, 0.003)
 VD = {"kl_schedule": LinearKL(fraction=0.3), "clip_start": 0.5, "finetune": 0.2}
 
 METHODS: dict[str, tuple[tuple[float, ...], Callable[[float], pst.Method]]] = {

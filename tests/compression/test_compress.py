@@ -115,6 +115,12 @@ def test_saved_and_loaded_it_is_the_same_network(tmp_path):
     torch.testing.assert_close(compact(back, x).module(x), small(x))
 
 
+def test_pickled_it_computes_the_same(tmp_path):
+    small, x = compress(posterior()), torch.randn(5, 20)
+    torch.save(small, tmp_path / "small.pt")
+    torch.testing.assert_close(torch.load(tmp_path / "small.pt", weights_only=False)(x), small(x), rtol=0, atol=0)
+
+
 def test_quantised_weights_are_what_the_network_runs_with(tmp_path):
     q = posterior()
     small = compress(q, bits=8)

@@ -100,6 +100,23 @@ def test_regrown_weights_are_free_until_the_next_pruning():
         assert float((posterior.mean()["0.weight"] == 0).sum() + (posterior.mean()["2.weight"] == 0).sum()) == 64
 
 
+def test_a_pruned_network_is_retrained_without_its_zeros():
+    x, y = problem()
+    net = network()
+    with torch.no_grad():
+        net[0].weight[:, 2:] = 0
+        net[2].weight[:, 8:] = 0
+    gone = {name: p == 0 for name, p in net.named_parameters() if p.dim() > 1}
+    training = pst.Training(batch_size=50, lr=0.02, progress=False)
+    retrained = pst.fit(net, Pruning(keep=1.0, zeros_stay=True), (x, y), epochs=10, training=training)
+    mean = retrained.mean()
+    assert all(torch.equal(mean[name] == 0, zeros) for name, zeros in gone.items())  # no more, and no less
+    assert float((retrained.predict(x).label == y).float().mean()) > 0.95
+    halved = pst.fit(net, Pruning(keep=0.25, zeros_stay=True), (x, y), epochs=10, training=training).mean()
+    assert sum(int((halved[name] != 0).sum()) for name in gone) == 32  # of 128, and none that was zero
+    assert all(not bool((halved[name] != 0)[zeros].any()) for name, zeros in gone.items())
+
+
 def test_whole_units_make_the_network_smaller():
     posterior, _ = fit(Pruning(keep=0.5, whole_units=True, per_layer=True))
     rows = (posterior.mean()["0.weight"] != 0).sum(1)
@@ -134,6 +151,7 @@ def test_bad_settings_are_refused():
         "unknown ramp": {"ramp": "steep"},
         "start < stop": {"start": 0.5, "stop": 0.5},
         "rounds": {"rounds": 0},
+        "choose one": {"regrow": True, "zeros_stay": True},
     }.items():
         with pytest.raises(PosterityError, match=match):
             Pruning(**options)

@@ -63,7 +63,7 @@ class _Tracer(fx.Tracer):
 
     proxy_buffer_attributes = True  # so that ``self.positions[: x.shape[1]]`` can be traced
 
-    def __init__(self, opaque: Iterable[nn.Module]) -> None:
+    def __init__(self, opaque: Iterable[nn.Module] = ()) -> None:  # unpickling a network gives none
         super().__init__()
         self._opaque = set(opaque)
 
@@ -77,7 +77,7 @@ def trace(module: nn.Module) -> Network:
     _refuse_tied(module)
     module = copy.deepcopy(module).eval().cpu()
     try:
-        graph = _Tracer(()).trace(module)
+        graph = _Tracer().trace(module)
     except Exception:  # whatever the user's forward raises when it meets a proxy
         graph = _trace_around(module)
     network = Network(module, graph)

@@ -83,6 +83,8 @@ class Pruning(Method):
         whole_units: Prune neurons and filters by their mean score, so that the network gets smaller, not just sparser;
             the last weight of the network, whose units are its outputs, stays whole.
         regrow: Let gradients move pruned weights until the next pruning.
+        zeros_stay: Weights that are zero at the start stay zero: with ``keep=1`` this retrains a network that something
+            else has pruned, a SparseVD posterior's mean for one.
     """
 
     keep: float = 0.1
@@ -96,6 +98,7 @@ class Pruning(Method):
     per_layer: bool = False
     whole_units: bool = False
     regrow: bool = False
+    zeros_stay: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 1:
@@ -110,6 +113,8 @@ class Pruning(Method):
             raise PosterityError(f"expected 0 ≤ start < stop ≤ 1, got start={self.start!r} and stop={self.stop!r}")
         if self.rounds < 1:
             raise PosterityError(f"rounds must be at least 1, got {self.rounds!r}")
+        if self.regrow and self.zeros_stay:
+            raise PosterityError("regrow lets zeros grow and zeros_stay keeps them: choose one")
 
     def share(self, progress: float) -> float:
         """What part of the pruning is done when this part of the run is over."""
@@ -126,7 +131,10 @@ class Pruning(Method):
 
     def collector(self, module: nn.Module, plan: Plan) -> Pruner:
         """What prunes after the optimizer's steps."""
-        return Pruner(self, plan.count(self.every))
+        pruner = Pruner(self, plan.count(self.every))
+        if self.zeros_stay:
+            pruner.masks = {name: w != 0 for name, w in masks.weights(dict(module.named_parameters())).items()}
+        return pruner
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Empirical:
         """The pruned network, one point."""
@@ -161,7 +169,8 @@ class Pruner:
         if self.method.regrow:
             self.masks = {}
         self._hold(run.module)
-        self.masks = self.method.masks(self._scores(run), progress)
+        chosen = self.method.masks(self._scores(run), progress)
+        self.masks |= {name: mask & self.masks.get(name, mask) for name, mask in chosen.items()}
         self._hold(run.module)
 
     def _scores(self, run: Run) -> Params:
