@@ -81,7 +81,8 @@ def by_sgd(lr: float, schedule: str) -> pst.Training:
 def dense(network: nn.Module, pair: Pair, options: argparse.Namespace) -> nn.Module:
     """The trained network: from its file if it is there, else by SGD with weight decay 5e-4."""
     if options.dense is not None and options.dense.exists():
-        return plain_network(pst.load(options.dense, network)).requires_grad_()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return plain_network(pst.load(options.dense, network).to(device)).requires_grad_()
     posterior = pst.fit(
         network,
         pst.MAP(prior=decay(5e-4, len(pair[1]))),
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--dense", type=Path, help="where the trained network is, or is to be kept")
     parser.add_argument("--dense-epochs", type=int, default=60, help="epochs of SGD")
     parser.add_argument("--dense-only", action="store_true", help="no SparseVD")
-    parser.add_argument("--epochs", type=int, default=50, help="epochs of SparseVD")
+    parser.add_argument("--epochs", type=int, default=40, help="epochs of SparseVD")
     parser.add_argument("--retrain-epochs", type=int, default=40, help="epochs of SGD for the survivors")
     parser.add_argument("--retrain-lr", type=float, default=0.05)
     parser.add_argument("--lr", type=float, default=3e-4)

@@ -86,7 +86,7 @@ ROWS = {
         pst.GroupSparse(
             prior=pst.priors.LogUniform(),
             temperature=0.1,
-            unit_weight={"conv1*": 3000, "conv2*": 1000, "fc*": 20},  # about as the operations of a unit
+            unit_weight={"conv1*": 1000, "conv2*": 400, "fc*": 8},  # about as the operations of a unit
             kl_schedule=RAMP,
             clip_start=0.4,
             finetune=0.15,
@@ -106,7 +106,7 @@ ROWS = {
     ),
     "random-labels-dropout": Row(
         wide,
-        pst.Dropout(rate=0.1, insert=("fc2", "fc3", "fc4"), prior=pst.priors.Normal(100.0)),
+        pst.Dropout(rate=0.1, insert=("fc3", "fc4"), prior=pst.priors.Normal(100.0)),
         epochs=400,
         lr=1e-3,
         batch=200,

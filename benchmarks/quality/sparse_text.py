@@ -26,7 +26,7 @@ from benchmarks.quality.sparse_mnist import error, plain_network
 from posterity import data, masks, models
 from posterity.methods.tempering import LinearKL
 
-WEIGHTS = (0.003, 0.01, 0.03, 0.1, 0.3)
+WEIGHTS = (0.01, 0.03, 0.1, 0.3, 1.0)
 KEPT = (0.3, 0.1, 0.03, 0.01, 0.003)
 VD = {"kl_schedule": LinearKL(fraction=0.3), "clip_start": 0.5, "finetune": 0.2}
 
@@ -93,7 +93,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", choices=METHODS, default="sparse-vd")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=50)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--train", type=int, help="only so many sentences")
     parser.add_argument("--levels", type=float, nargs="*", help="instead of the method's own")
     parser.add_argument("--figure", action="store_true", help="draw what is in the folder")
