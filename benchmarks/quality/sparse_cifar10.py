@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--dense-epochs", type=int, default=60, help="epochs of SGD")
     parser.add_argument("--dense-only", action="store_true", help="no SparseVD")
     parser.add_argument("--epochs", type=int, default=40, help="epochs of SparseVD")
-    parser.add_argument("--retrain-epochs", type=int, default=40, help="epochs of SGD for the survivors")
+    parser.add_argument("--retrain-epochs", type=int, default=30, help="epochs of SGD for the survivors")
     parser.add_argument("--retrain-lr", type=float, default=0.05)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--std-rate", type=float, default=10.0)

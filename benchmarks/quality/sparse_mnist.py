@@ -106,8 +106,8 @@ ROWS = {
     ),
     "random-labels-dropout": Row(
         wide,
-        pst.Dropout(rate=0.1, insert=("fc3", "fc4"), prior=pst.priors.Normal(100.0)),
-        epochs=400,
+        pst.Dropout(rate=0.5, insert=("fc4",), prior=pst.priors.Normal(100.0)),
+        epochs=200,
         lr=1e-3,
         batch=200,
         random_labels=True,
