@@ -56,9 +56,9 @@ class Row:
     pretrain: int = 0  # epochs of MAP, from whose network the method goes on
 
 
-def wide() -> nn.Module:
+def wide(units: int) -> nn.Module:
     """A fully connected network that can hold 60,000 random labels."""
-    return mlp(784, 10, (2048, 2048, 2048))
+    return mlp(784, 10, (units, units, units))
 
 
 ROWS = {
@@ -97,7 +97,7 @@ ROWS = {
         batch=200,
     ),
     "random-labels": Row(
-        wide,
+        lambda: wide(2048),
         pst.SparseVD(kl_schedule="constant", clip_start=0.5, finetune=0.05),
         epochs=60,
         lr=1e-3,
@@ -105,10 +105,10 @@ ROWS = {
         random_labels=True,
     ),
     "random-labels-dropout": Row(
-        wide,
+        lambda: wide(1024),
         pst.Dropout(rate=0.5, insert=("fc4",), prior=pst.priors.Normal(100.0)),
         epochs=200,
-        lr=1e-3,
+        lr=5e-4,
         batch=200,
         random_labels=True,
     ),
