@@ -177,9 +177,8 @@ def _text() -> str:
         runs = [run["levels"] for run in _runs(f"text/{method}--?.json")]
         for level in zip(*runs, strict=True):
             accuracy = _spread((100 - found["error"] for found in level), 1)
-            rows.append(
-                [method, f"{level[0]['level']:g}", f"{_spread((f['ratio'] for f in level), 1)}×", f"{accuracy}%"]
-            )
+            left = f"{_spread((f['ratio'] for f in level), 1)}×"
+            rows.append([method, f"{level[0]['level']:g}", left, f"{accuracy}%", str(len(level))])
     if not rows:
         return ""
     return "\n\n".join(
@@ -189,6 +188,6 @@ def _text() -> str:
             "KL. In the literature tuned magnitude pruning and variational dropout tie.\n\n"
             "    python -m benchmarks.quality.sparse_text --method sparse-vd --seed 0 --out results",
             "![Error against compression of a small transformer](images/sparse-text.png)",
-            _table(["", "level", "weights / left", "test accuracy"], rows),
+            _table(["", "level", "weights / left", "test accuracy", "seeds"], rows),
         ]
     )
