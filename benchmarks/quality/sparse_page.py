@@ -187,7 +187,8 @@ def _text() -> str:
             "Accuracy against sparsity; embeddings count. The level is the share of weights kept, or the weight of the "
             "KL. In the literature tuned magnitude pruning and variational dropout tie. Here they do not: the dense "
             "network learns the 6,920 sentences by heart, and the KL, which magnitude pruning does without, "
-            "regularises beside making sparse. Magnitudes are compared within a layer, and nothing was tuned for any method.\n\n"
+            "regularises beside making sparse. Magnitudes are compared within a layer, and nothing was tuned for any "
+            "method.\n\n"
             "    python -m benchmarks.quality.sparse_text --method sparse-vd --seed 0 --out results",
             "![Error against compression of a small transformer](images/sparse-text.png)",
             _table(["", "level", "weights / left", "test accuracy", "seeds"], rows),
