@@ -75,9 +75,7 @@ def _mnist() -> str:
             "small one's. Settings were chosen on 10,000 held-out training images: for LeNet-300-100 the KL's weight "
             "(1.15), for GroupSparse how heavily a filter weighs against a neuron, so that the operations fall by "
             "about ten; for LeNet-5-Caffe the weight is 2, set without a trial. Late clipping, and a fine-tune of the "
-            "survivors. "
-            + " ".join(told)
-            + "\n\n"
+            "survivors. " + " ".join(told) + "\n\n"
             "    python -m benchmarks.quality.sparse_mnist --row lenet-5-caffe --seed 0 --out results",
             _table(head, rows),
         ]
