@@ -81,8 +81,8 @@ def by_sgd(lr: float, schedule: str) -> pst.Training:
 def dense(network: nn.Module, pair: Pair, options: argparse.Namespace) -> nn.Module:
     """The trained network: from its file if it is there, else by SGD with weight decay 5e-4."""
     if options.dense is not None and options.dense.exists():
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        return plain_network(pst.load(options.dense, network).to(device)).requires_grad_()
+        found = pst.load(options.dense, network).to(pst.Training().pick_device())
+        return plain_network(found).requires_grad_()
     posterior = pst.fit(
         network,
         pst.MAP(prior=decay(5e-4, len(pair[1]))),
@@ -118,7 +118,8 @@ def method(options: argparse.Namespace) -> pst.SparseVD:
     )
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
+    """What the shell can set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=float, default=1.0)
     parser.add_argument("--dense", type=Path, help="where the trained network is, or is to be kept")
@@ -136,6 +137,11 @@ def main() -> None:
     parser.add_argument("--validate", action="store_true")
     parser.add_argument("--images", type=int, default=50_000, help="use only so many training images")
     parser.add_argument("--out", type=Path, required=True, help="a folder")
+    return parser
+
+
+def main() -> None:
+    parser = arguments()
     options = parser.parse_args()
     images = data.load("cifar10")
     x, y = (t[: options.images] for t in images.train)
@@ -157,7 +163,7 @@ def main() -> None:
         path.write_text(json.dumps(result, indent=1))
         print(json.dumps({name: {k: v for k, v in found.items() if k not in ("left", "history")}}), flush=True)
 
-    begun = time.perf_counter()
+    begun, some = time.perf_counter(), (x[:10_000], y[:10_000])
     if not options.random_labels:
         network = dense(network, (x, y), options)
         keep("dense", {"error": error(network, held), "seconds": time.perf_counter() - begun})
@@ -169,6 +175,7 @@ def main() -> None:
     network, pruned = plain_network(posterior).requires_grad_(), weights_left(posterior)
     found = {
         "error": error(network, held),
+        "train_error": error(network, some),
         "ratio": ratio(pruned),
         "left": pruned,
         "history": [{k: h[k] for k in ("loss", "sparsity")} for h in posterior.history],
@@ -178,7 +185,7 @@ def main() -> None:
     if not sum(kept for kept, _ in pruned.values()):
         return
     posterior = retrained(network, (x, y), options)
-    network, some = plain_network(posterior), (x[:10_000], y[:10_000])
+    network = plain_network(posterior)
     found = {"error": error(network, held), "train_error": error(network, some), "ratio": ratio(pruned)}
     keep("retrained", found | {"seconds": time.perf_counter() - begun})
     if not options.validate:

@@ -39,7 +39,7 @@ from posterity.models import lenet5_caffe, lenet_300_100, mlp
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
-OF_ROW = ("epochs", "lr", "batch", "pretrain")
+OF_ROW = ("epochs", "lr", "batch")
 OF_METHOD = ("temperature", "threshold", "clip_start", "finetune", "unit_weight")
 
 
@@ -53,7 +53,6 @@ class Row:
     lr: float
     batch: int = 100
     random_labels: bool = False
-    pretrain: int = 0  # epochs of MAP, from whose network the method goes on
 
 
 def wide(units: int) -> nn.Module:
@@ -179,12 +178,7 @@ def one(row: Row, pair: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], seed
         labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
     training = pst.Training(batch_size=row.batch, lr=row.lr, record=True, progress=False)
     begun = time.perf_counter()
-    start: Any = row.network
-    if row.pretrain:
-        settings = replace(training, lr=1e-3)
-        dense = pst.fit(start, pst.MAP(), (inputs, labels), epochs=row.pretrain, seed=seed, training=settings)
-        start = plain_network(dense).requires_grad_()
-    posterior = pst.fit(start, row.method, (inputs, labels), epochs=row.epochs, seed=seed, training=training)
+    posterior = pst.fit(row.network, row.method, (inputs, labels), epochs=row.epochs, seed=seed, training=training)
     network, left = plain_network(posterior), weights_left(posterior)
     found: dict[str, Any] = {
         "seed": seed,
@@ -210,7 +204,6 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, help="weight of the KL, instead of the row's own")
     parser.add_argument("--clip-start", type=float, help="instead of the row's own")
     parser.add_argument("--finetune", type=float, help="instead of the row's own")
-    parser.add_argument("--pretrain", type=int, help="epochs of MAP to start from, instead of the row's own")
     parser.add_argument("--unit-weight", type=json.loads, help="of GroupSparse, a number or a mapping in JSON")
     parser.add_argument("--threshold", type=float, help="the log α from which weights and units are gone")
     parser.add_argument("--train", type=int, help="only so many training images")
