@@ -34,12 +34,13 @@ import posterity as pst
 from benchmarks.quality.tables import slug
 from posterity import data
 from posterity.compression import compact
+from posterity.data.augment import CropFlip
 from posterity.methods.tempering import LinearKL
 from posterity.models import lenet5_caffe, lenet_300_100, mlp
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
-OF_ROW = ("epochs", "lr", "batch")
+OF_ROW = ("epochs", "lr", "batch", "shift")
 OF_METHOD = ("temperature", "threshold", "clip_start", "finetune", "unit_weight")
 
 
@@ -52,6 +53,7 @@ class Row:
     epochs: int
     lr: float
     batch: int = 100
+    shift: int = 0
     random_labels: bool = False
 
 
@@ -176,7 +178,8 @@ def one(row: Row, pair: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], seed
     inputs, labels = pair
     if row.random_labels:
         labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))]
-    training = pst.Training(batch_size=row.batch, lr=row.lr, record=True, progress=False)
+    augment = CropFlip(row.shift, flip=False, repeat_edge=True) if row.shift else None
+    training = pst.Training(batch_size=row.batch, lr=row.lr, augment=augment, record=True, progress=False)
     begun = time.perf_counter()
     posterior = pst.fit(row.network, row.method, (inputs, labels), epochs=row.epochs, seed=seed, training=training)
     network, left = plain_network(posterior), weights_left(posterior)
@@ -201,6 +204,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="instead of the row's own number")
     parser.add_argument("--lr", type=float, help="instead of the row's own")
     parser.add_argument("--batch", type=int, help="instead of the row's own")
+    parser.add_argument("--shift", type=int, help="training images are shifted by up to so many pixels")
     parser.add_argument("--temperature", type=float, help="weight of the KL, instead of the row's own")
     parser.add_argument("--clip-start", type=float, help="instead of the row's own")
     parser.add_argument("--finetune", type=float, help="instead of the row's own")

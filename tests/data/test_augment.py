@@ -6,9 +6,9 @@ from posterity.data import CropFlip
 from posterity.types import PosterityError
 
 
-def placed(x: torch.Tensor, y: torch.Tensor, padding: int) -> tuple[int, int, bool]:
+def placed(x: torch.Tensor, y: torch.Tensor, padding: int, border: str) -> tuple[int, int, bool]:
     """The one shift and flip that turns the image x into y."""
-    big = F.pad(x, (padding,) * 4)
+    big = F.pad(x, (padding,) * 4, mode=border)
     height, width = x.shape[-2:]
     found = [
         (down, right, flip)
@@ -22,11 +22,12 @@ def placed(x: torch.Tensor, y: torch.Tensor, padding: int) -> tuple[int, int, bo
     return found[0]
 
 
+@pytest.mark.parametrize("border", ["constant", "replicate"])
 @pytest.mark.parametrize(("padding", "flip"), [(2, True), (2, False), (0, True), (1, False)])
-def test_every_output_is_a_shifted_or_mirrored_copy_and_all_occur(padding: int, flip: bool) -> None:
+def test_every_output_is_a_shifted_or_mirrored_copy_and_all_occur(padding: int, flip: bool, border: str) -> None:
     x = torch.rand(400, 2, 6, 5, generator=torch.Generator().manual_seed(0)) + 1  # no pixel equals the padding
-    y = CropFlip(padding, flip)(x, torch.Generator().manual_seed(1))
-    seen = [placed(a, b, padding) for a, b in zip(x, y, strict=True)]
+    y = CropFlip(padding, flip, repeat_edge=border == "replicate")(x, torch.Generator().manual_seed(1))
+    seen = [placed(a, b, padding, border) for a, b in zip(x, y, strict=True)]
     # 400 draws from at most 50 places: one of them missing has probability below 50·exp(-8) = 2 %; the seed is fixed.
     assert len(set(seen)) == (2 * padding + 1) ** 2 * (2 if flip else 1)
     assert flip == any(mirrored for _, _, mirrored in seen)

@@ -1,7 +1,8 @@
 """Random crops and flips of a whole batch at once, on the device where the batch is.
 
 With a padding p every image is put at a uniformly drawn offset in {-p, …, p}² and, with probability ½, mirrored from
-left to right. Images reach this standardised, so what comes in at the border (0) is the mean grey of the training set.
+left to right. Images reach this standardised, so what comes in at the border (0) is the mean grey of the training set,
+unless their outermost pixels are repeated.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ class CropFlip:
     Attributes:
         padding: The largest shift in pixels.
         flip: Whether to mirror half of the images (not for digits and letters).
+        repeat_edge: What comes in repeats the outermost pixels: for digits, whose background is not the mean grey.
     """
 
     padding: int = 4
     flip: bool = True
+    repeat_edge: bool = False
 
     def __post_init__(self) -> None:
         if self.padding < 0:
@@ -43,5 +46,5 @@ class CropFlip:
             columns = torch.where(mirrored, width - 1 - columns, columns)
         # One gather over the pixels of the padded images does crop and flip for the whole batch.
         pixels = (down + rows)[:, :, None] * (width + 2 * self.padding) + (right + columns)[:, None, :]
-        padded = F.pad(x, (self.padding,) * 4).flatten(2)
+        padded = F.pad(x, (self.padding,) * 4, mode="replicate" if self.repeat_edge else "constant").flatten(2)
         return padded.gather(2, pixels.view(batch, 1, -1).expand(-1, channels, -1)).view_as(x)
