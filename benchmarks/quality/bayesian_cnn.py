@@ -68,7 +68,9 @@ def talk(network: Callable[[float], Network]) -> dict[str, Row]:
         "Plain, half width": replace(row(pst.MAP(), lr=1e-3), network=network(0.5)),
         "Bayesian": replace(bayesian, lines={"Bayesian": own, "Bayesian, a quarter by signal to noise": quarter}),
         "Bayesian, half width": replace(bayesian, network=network(0.5), follows="Bayesian"),
-        "Plain, a quarter by L1": row(pst.Pruning(keep=QUARTER, prior=pst.priors.Laplace(0.1)), lr=1e-3),
+        "Plain, a quarter by L1": row(
+            *(pst.Pruning(keep=QUARTER, prior=pst.priors.Laplace(scale)) for scale in (0.1, 1.0, 10.0)), lr=1e-3
+        ),
     }
 
 

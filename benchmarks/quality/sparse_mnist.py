@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 import posterity as pst
 from benchmarks.quality.tables import slug
@@ -37,11 +38,13 @@ from posterity.compression import compact
 from posterity.data.augment import CropFlip
 from posterity.methods.tempering import LinearKL
 from posterity.models import lenet5_caffe, lenet_300_100, mlp
+from posterity.random import RandomStreams
+from posterity.types import Plan
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
 OF_ROW = ("epochs", "lr", "batch", "shift")
-OF_METHOD = ("temperature", "threshold", "clip_start", "finetune", "unit_weight")
+OF_METHOD = ("temperature", "threshold", "clip_start", "finetune", "unit_weight", "std_rate")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,24 @@ class Row:
     batch: int = 100
     shift: int = 0
     random_labels: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TwoRates(pst.SparseVD):
+    """SparseVD whose stds have a learning rate of their own.
+
+    Attributes:
+        std_rate: The learning rate of the logarithms of the stds, in that of the means.
+    """
+
+    std_rate: float = 1.0
+
+    def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
+        lr = plan.lr or self.default_lr
+        stds = [p for name, p in module.named_parameters() if name.endswith("log_std")]
+        others = [p for name, p in module.named_parameters() if not name.endswith("log_std")]
+        groups: Any = [{"params": others}, {"params": stds, "lr": self.std_rate * lr}]
+        return plan.algorithm.build(groups, lr)
 
 
 def wide(units: int) -> nn.Module:
@@ -71,7 +92,7 @@ ROWS = {
     ),
     "lenet-5-caffe": Row(
         lambda: lenet5_caffe(SHAPE),
-        pst.SparseVD(kl_schedule=RAMP, clip_start=0.2, finetune=30 / 240, decay_start=0.0, temperature=2.0),
+        TwoRates(kl_schedule=RAMP, clip_start=0.2, finetune=30 / 240, decay_start=0.0, temperature=2.0),
         epochs=240,
         lr=2e-3,
         batch=200,
@@ -208,6 +229,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, help="weight of the KL, instead of the row's own")
     parser.add_argument("--clip-start", type=float, help="instead of the row's own")
     parser.add_argument("--finetune", type=float, help="instead of the row's own")
+    parser.add_argument("--std-rate", type=float, help="of LeNet-5-Caffe, instead of the row's own")
     parser.add_argument("--unit-weight", type=json.loads, help="of GroupSparse, a number or a mapping in JSON")
     parser.add_argument("--threshold", type=float, help="the log α from which weights and units are gone")
     parser.add_argument("--train", type=int, help="only so many training images")

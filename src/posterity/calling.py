@@ -17,6 +17,7 @@ from posterity.types import Batch, Inputs, Params, PosterityError
 __all__ = [
     "Draw",
     "InputSpec",
+    "aligned",
     "arguments",
     "as_batch",
     "call",
@@ -123,6 +124,15 @@ def device_order(images: Tensor) -> Tensor:
     """
     on_gpu = images.is_cuda and images.ndim == 4
     return images.contiguous(memory_format=torch.channels_last) if on_gpu else images
+
+
+def aligned(weight: Tensor) -> Tensor:
+    """On a GPU a copy of a vector that does not begin at a multiple of 16 bytes, being a piece of a longer one.
+
+    cuDNN's BatchNorm reads its weights 16 bytes at a time, and faults (pytorch/pytorch#195186).
+    """
+    astray = weight.is_cuda and weight.ndim == 1 and weight.storage_offset() * weight.itemsize % 16
+    return weight.clone() if astray else weight
 
 
 def check_finite(inputs: Inputs) -> None:

@@ -22,6 +22,8 @@ CASES = {
     "padded": ((5, 9, 8), 70, Windows((3, 2), (2, 1), (1, 0), (1, 2), 1)),
     "strided": ((16, 6, 6), 8, Windows((3, 3), (2, 2), (2, 2), (2, 2), 1)),
     "one by one": ((64, 4, 4), 32, Windows((1, 1), (1, 1), (0, 0), (1, 1), 1)),
+    "one pixel": ((64, 1, 1), 32, Windows((3, 3), (1, 1), (1, 1), (1, 1), 1)),
+    "to one pixel": ((64, 2, 2), 32, Windows((3, 3), (2, 2), (1, 1), (1, 1), 1)),
     "one dimension": ((4, 20), 6, Windows((5,), (2,), (2,), (1,), 1)),
 }
 
@@ -54,6 +56,26 @@ def test_the_kernel_sums_gradients_and_their_squares(case, channels_last, progra
     total = conv_moments(out, windows, d, x, 2.0, programs)
     torch.testing.assert_close(total, each.sum(0), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(out, 1 + 2 * each.square().sum(0), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("case", ["one by one", "one pixel", "to one pixel"])
+def test_half_precision_and_maps_of_one_pixel(case, dtype):
+    from posterity.curvature.triton_conv import Tiling, conv_moments
+
+    shape, outputs, windows = CASES[case]
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(6, *shape, generator=g).to(DEVICE, dtype)
+    d = torch.randn(6, outputs, *windows.positions(shape[1:]), generator=g).to(DEVICE, dtype)
+    out = torch.zeros(outputs, shape[0], *windows.kernel, device=DEVICE)
+    geometry = windows.stride, windows.padding, windows.dilation, False, (0, 0), 1, (False, True, False)
+    each = [
+        torch.ops.aten.convolution_backward(d[i, None].float(), x[i, None].float(), out, None, *geometry)[1]
+        for i in range(6)
+    ]
+    total = conv_moments(out.clone(), windows, d, x, 1.0, 50, Tiling())
+    expected = torch.stack(each).sum(0)
+    assert (total - expected).norm() / expected.norm() < 2.0**-10  # float32 is rounded to ten digits in both factors
 
 
 @pytest.mark.parametrize("tiled", [True, False])

@@ -6,6 +6,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.optim.swa_utils import update_bn
 
+from posterity.flat import Layout
 from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
 from posterity.types import Batch, PosterityError
 
@@ -109,3 +110,20 @@ def test_recorded_passes_on_a_gpu_give_the_numbers_of_the_cpu(waits):
     for one, other in zip(plain, on_gpu, strict=True):
         for name, buffer in one.items():
             torch.testing.assert_close(other[name].cpu(), buffer, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the fault is cuDNN's")
+def test_weights_that_begin_anywhere_in_a_long_vector_do_not_fault():
+    """cuDNN's BatchNorm reads weights 16 bytes at a time; the rows of a chain have any length."""
+    module = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.Conv2d(64, 1, 1)).cuda()
+    params = dict(module.named_parameters())
+    layout = Layout.of(params)
+    flat = torch.stack([layout.flatten(params)] * 3)
+    assert flat.shape[1] % 4, "the second row must begin between two multiples of 16 bytes"
+    x = torch.randn(32, 3, 16, 16, device="cuda").contiguous(memory_format=torch.channels_last)
+    batch = Batch(x, torch.zeros(32, device="cuda"))
+    with torch.autocast("cuda", torch.bfloat16):
+        first, *others = refreshed(module, [layout.unflatten(row) for row in flat], [batch])
+    for other in others:
+        for name, buffer in first.items():
+            torch.testing.assert_close(other[name], buffer)

@@ -168,7 +168,7 @@ def _launch(
     _moments[(*tiles, triton.cdiv(batch, share))](
         x, d, x_unit, d_unit, total, out,
         batch, share, positions, outputs, channels, x.shape[2], x.shape[3], d.shape[3],
-        x.stride(0), x.stride(2), x.stride(3), d.stride(0), d.stride(3),
+        *_strides(x), *_strides(d)[::2],
         *stride, *padding, *dilation, scale,
         KH=kernel[0], KW=kernel[1], STEPS=triton.cdiv(positions, block_t),
         BLOCK_O=block_o, BLOCK_C=block_c, BLOCK_T=block_t,
@@ -185,7 +185,7 @@ def _launch_few(total: Tensor, out: Tensor, windows: Windows, d: Tensor, x: Tens
     _few_moments[(len(x), triton.cdiv(columns, block_k), triton.cdiv(outputs, block_o))](
         x, d, total, out,
         positions, outputs, channels, x.shape[2], x.shape[3], d.shape[3],
-        x.stride(0), x.stride(2), x.stride(3), d.stride(0), d.stride(3),
+        *_strides(x), *_strides(d)[::2],
         *stride, *padding, *dilation, scale,
         KH=kernel[0], KW=kernel[1], STEPS=triton.cdiv(positions, block_t),
         PRECISION="tf32" if torch.backends.cudnn.allow_tf32 else "ieee",
@@ -202,6 +202,16 @@ def _ready(t: Tensor) -> tuple[Tensor, Tensor]:
     largest = torch.linalg.vector_norm(t, math.inf)
     _halve[(triton.cdiv(t.numel(), block),)](t, out, largest, unit, t.numel(), BLOCK=block)
     return out, unit
+
+
+def _strides(t: Tensor) -> tuple[int, int, int]:
+    """From an example, a row and a position to the next, with channels last.
+
+    Not torch's own: those are arbitrary along a dimension of size one, and places that are never read have to be
+    aligned as well.
+    """
+    _, channels, height, width = t.shape
+    return height * width * channels, width * channels, channels
 
 
 def _side(size: int, largest: int) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from posterity.calling import aligned
 from posterity.flat import Layout
 from posterity.types import Params
 
@@ -48,7 +49,7 @@ class Slots:
                     if suffix:
                         setattr(module, attribute + suffix, value)
                     else:
-                        module._parameters[attribute] = value  # type: ignore[assignment]  # as functional_call does
+                        module._parameters[attribute] = aligned(value)  # type: ignore[assignment]  # as in functional_call
         self._refresh_recurrent()
 
     def clear(self, suffixes: tuple[str, ...] = ()) -> None:

@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, device_order, map_inputs
+from posterity.calling import aligned, call, device_order, map_inputs
 from posterity.posteriors.base import WeightPosterior
 from posterity.recorded import Recorded
 from posterity.types import Batch, Inputs, Params, PosterityError
@@ -93,7 +93,7 @@ def _ready(module: nn.Module, params: Params) -> nn.Module:
     device = next(module.parameters()).device
     # deepcopy takes what its memo already holds, so the copy is made around the given weights.
     weights = {
-        id(p): nn.Parameter(device_order(params.get(name, p).to(device)), requires_grad=False)
+        id(p): nn.Parameter(aligned(device_order(params.get(name, p).to(device))), requires_grad=False)
         for name, p in module.named_parameters()
     }
     network = copy.deepcopy(module, weights).eval()
