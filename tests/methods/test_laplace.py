@@ -59,6 +59,24 @@ def test_full_laplace_is_the_exact_posterior_and_evidence(structure, curvature):
         assert posterior.log_evidence != evidence and abs(posterior.log_evidence - evidence) < 2
 
 
+@pytest.mark.parametrize("structure", ["full", "last-layer", "kronecker", "diagonal"])
+def test_a_temperature_multiplies_the_covariance_and_leaves_mean_and_evidence(structure):
+    def at(temperature: float) -> pst.Posterior:
+        method = Laplace(structure=structure, temperature=temperature)
+        return method.post_hoc(at_optimum(2.0), problem(), pst.likelihoods.Gaussian(NOISE))
+
+    bayes, cold = at(1.0), at(0.01)
+    assert cold.log_evidence == bayes.log_evidence
+    assert_equal(cold.parts[0].mean(), bayes.parts[0].mean())
+    wide = {name: 0.01 * value for name, value in bayes.parts[0].variance().items()}
+    assert_equal(cold.parts[0].variance(), wide)
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+
+
 def test_predictions_are_exact_on_linear_regression():
     delta = 2.0
     method = Laplace(prior=pst.priors.Normal(delta**-0.5), structure="full", tune_prior=False)

@@ -10,7 +10,8 @@ Fisher matrix), and δ the prior's precision. The integral of the Gaussian appro
 
 whose largest value over δ (with w* as it is) gives the prior's precision without held-out data, and which compares
 networks. Predictions are of the linearised network, for which q is the exact posterior (``posteriors.linearised``); the
-network itself under q is ``posterior.parts[0]``.
+network itself under q is ``posterior.parts[0]``. At a temperature T other than 1 the covariance is T times as wide; the
+evidence remains that of T = 1.
 
 Structures: ``kronecker`` for most networks, ``diagonal``, ``full`` for small ones, and ``last-layer`` (full, with the
 rest of the network fixed) for any.
@@ -40,7 +41,7 @@ from posterity.probability.correlated import Correlated
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Normal, like
 from posterity.run import Run
-from posterity.types import Batch, Params, PosterityError
+from posterity.types import Batch, Params, PosterityError, check_positive
 
 __all__ = ["Laplace"]
 
@@ -60,12 +61,14 @@ class Laplace(Method):
         curvature: ``"ggn"``, ``"fisher"`` (with drawn labels) or ``"empirical"``.
         tune_prior: Choose the prior's precision by the evidence.
         linearised: Predict with the linearised network; without it, with the network itself.
+        temperature: 1 for the Bayes posterior; a network itself, drawn from that, often predicts next to nothing.
     """
 
     structure: str = "kronecker"
     curvature: str = "ggn"
     tune_prior: bool = True
     linearised: bool = True
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if self.structure not in STRUCTURES:
@@ -74,6 +77,7 @@ class Laplace(Method):
             raise PosterityError(f"curvature must be one of {', '.join(CURVATURES)}, got {self.curvature!r}")
         if not isinstance(self.prior, Normal | Correlated):
             raise PosterityError(f"Laplace needs a Normal prior, got {self.prior!r}")
+        check_positive(temperature=self.temperature)
 
     def carrying(self, prior: Any, std: Params | None = None) -> Self:
         """With the precision that the prior brings; whole where the structure can hold it, else its marginals."""
@@ -122,7 +126,7 @@ class Laplace(Method):
                 fit += float(likelihood.log_prob(call(network, batch.inputs), batch.targets).sum())
         mean = {name: p.detach() for name, p in network.named_parameters()}
         precision, log_prior = self._precision(structure, mean)
-        posterior = structure.posterior(network, likelihood, mean, precision)
+        posterior = structure.posterior(network, likelihood, mean, precision, self.temperature)
         return Linearised(posterior, fit + log_prior) if self.linearised else posterior
 
     def _precision(self, structure: Structure, mean: Params) -> tuple[Precision, float]:

@@ -1,7 +1,8 @@
 """The four structures of a Laplace posterior: what they sum over the data, their spectrum, and the Gaussian they give.
 
 With H the curvature of the mean loss over N examples and δ the prior's precision, the posterior's precision is
-Λ = N H + δ I. Its log determinant is needed for many δ, so every structure keeps the eigenvalues of N H.
+Λ = N H + δ I. Its log determinant is needed for many δ, so every structure keeps the eigenvalues of N H. A temperature
+T multiplies the covariance: T Λ⁻¹.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Structure(Protocol):
         ...
 
     def posterior(
-        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float = 1.0
     ) -> WeightPosterior:
-        """N(mean, Λ⁻¹)."""
+        """N(mean, T Λ⁻¹)."""
         ...
 
 
@@ -72,10 +73,11 @@ class Diagonal:
         return torch.log(self.sum + precision).sum()
 
     def posterior(
-        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float = 1.0
     ) -> WeightPosterior:
-        """Independent weights of variance 1/(N h + δ)."""
-        return DiagonalGaussian(module, likelihood, mean, self.layout.unflatten((self.sum + precision).rsqrt()))
+        """Independent weights of variance T/(N h + δ)."""
+        std = ((self.sum + precision) / temperature).rsqrt()
+        return DiagonalGaussian(module, likelihood, mean, self.layout.unflatten(std))
 
 
 class Kronecker:
@@ -126,15 +128,19 @@ class Kronecker:
         return torch.stack(blocks + rest).sum()
 
     def posterior(
-        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float = 1.0
     ) -> WeightPosterior:
         """Matrix-normal weights in the factors' eigenvectors."""
+
+        def std(curvature: Tensor) -> Tensor:
+            return ((curvature + precision) / temperature).rsqrt()
+
         blocks = [
-            MatrixBlock(block.weight, block.bias, left, right, (values + precision).rsqrt(), symmetric=True)
+            MatrixBlock(block.weight, block.bias, left, right, std(values), symmetric=True)
             for block, (values, left, right) in zip(self._curvature.blocks, self.spectrum, strict=True)
         ]
-        std = {name: (self.count * value + precision).rsqrt() for name, value in self._curvature.diagonal.items()}
-        return KroneckerGaussian(module, likelihood, mean, blocks, std)
+        rest = {name: std(self.count * value) for name, value in self._curvature.diagonal.items()}
+        return KroneckerGaussian(module, likelihood, mean, blocks, rest)
 
 
 class Full:
@@ -170,10 +176,10 @@ class Full:
         return torch.linalg.slogdet(self._precision(precision))[1]
 
     def posterior(
-        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float = 1.0
     ) -> WeightPosterior:
         """All weights correlated."""
-        covariance = torch.cholesky_inverse(torch.linalg.cholesky(self._precision(precision)))
+        covariance = temperature * torch.cholesky_inverse(torch.linalg.cholesky(self._precision(precision)))
         return FullGaussian(module, likelihood, mean, torch.linalg.cholesky(covariance), self.names)
 
 
