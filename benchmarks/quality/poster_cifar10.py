@@ -54,10 +54,14 @@ LENET5: dict[str, Row] = {
     ),
     "MC dropout": row(DROPOUT, lr=1e-3, schedule="constant"),
     "VOGN": row(VOGN, replace(VOGN, prior=precision(30)), schedule="constant"),
+    # At the default beta2 the Hessian has hardly left its first value when the run is over, and the network over-fits.
     "IVON": row(
         pst.IVON(lr=0.2, hess_init=0.1, prior=precision(10)),
         pst.IVON(lr=0.2, hess_init=0.02, prior=precision(10)),
         pst.IVON(lr=0.5, hess_init=0.1, prior=precision(10)),
+        pst.IVON(lr=0.2, hess_init=0.02, beta2=0.9999, prior=precision(10)),
+        pst.IVON(lr=0.2, hess_init=0.1, beta2=0.9999, prior=precision(10)),
+        pst.IVON(lr=0.1, hess_init=0.02, beta2=0.9999, prior=precision(30)),
     ),
     "OGN": row(
         pst.OGN(lr=2e-4, prior=decay(0.01), damping=1e-3, beta2=0.9, init_precision=None),
