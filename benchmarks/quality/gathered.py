@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.quality.curves import curves
 from benchmarks.quality.runs import RESULTS, write
 from benchmarks.quality.tables import Table, slug
 from posterity.evaluation.calibration import ece
@@ -142,6 +143,8 @@ def section(table: Table, results: Path = RESULTS) -> str:
     parts = [f"## {table.title}", f"{table.about} {conditions(table, runs)}"]
     for foreign, figures in blocks(table.figures).items():
         parts += [f"### Against {foreign}"] * bool(foreign) + [markdown(table, summary, figures, foreign)]
+    parts += curves(table, results)
+    parts += [table.remarks] * bool(table.remarks)
     parts += timed(results / f"{table.name}_epochs.json")
     missing = [name for name in table.rows if all(run["row"] != name for run in runs)]
     if missing:

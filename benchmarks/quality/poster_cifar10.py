@@ -224,5 +224,6 @@ TABLES = (
         rows=ABLATION,
         epochs=60,
         seeds=1,
+        curves=True,
     ),
 )

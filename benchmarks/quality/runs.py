@@ -166,6 +166,7 @@ def fitted(
         "examples": {"train": len(data.training()[1]), "test": len(data.test[1])},
         "parameters": sum(p.numel() for p in posterior.module.parameters()),
         "seconds": {"training": seconds, "epoch": clock.epoch()},
+        "losses": [round(figures["loss"], 4) for figures in posterior.history if "loss" in figures],
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "posterity": pst.__version__},
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "date": datetime.date.today().isoformat(),

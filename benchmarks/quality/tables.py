@@ -110,6 +110,8 @@ class Table:
         source: Where those are from.
         ensembles: Lines that average the predictions of all seeds of another: ``{"MultiSWAG": "SWAG"}``.
         tempered: Lines that scale the temperature of another: ``{"SWA, scaled": "SWA"}``.
+        curves: Draw how the training loss of every row falls.
+        remarks: What there is to say of the figures, below them.
     """
 
     name: str
@@ -134,6 +136,8 @@ class Table:
     source: str = ""
     ensembles: Mapping[str, str] = field(default_factory=dict)
     tempered: Mapping[str, str] = field(default_factory=dict)
+    curves: bool = False
+    remarks: str = ""
 
     def row(self, name: str) -> tuple[str, Row]:
         """A row by its name or by its file's: ``MC dropout`` and ``mc-dropout`` are one."""

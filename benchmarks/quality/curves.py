@@ -1,0 +1,37 @@
+"""How the loss of a table's rows falls with the epochs, as a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from benchmarks.quality.tables import Table
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+
+
+def curves(table: Table, results: Path) -> list[str]:
+    """The picture of a table that wants one, drawn from the losses of its runs, as a line of the page."""
+    file = results / f"{table.name}.json"
+    runs = json.loads(file.read_text())["runs"] if table.curves and file.exists() else []
+    runs = [run for run in runs if run.get("losses")]
+    if not runs:
+        return []
+    picture(runs).savefig(IMAGES / f"{table.name}.png", dpi=110)
+    return [f"![The training loss of every row by epoch](images/{table.name}.png)"]
+
+
+def picture(runs: list[dict]) -> Figure:
+    """One line a run, one colour a row."""
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    rows = list(dict.fromkeys(run["row"] for run in runs))
+    for run in runs:
+        first = run is next(other for other in runs if other["row"] == run["row"])
+        epochs = range(1, len(run["losses"]) + 1)
+        axes.plot(epochs, run["losses"], color=f"C{rows.index(run['row'])}", label=run["row"] if first else None)
+    axes.set(xlabel="epoch", ylabel="training loss")
+    axes.legend()
+    return figure
