@@ -40,7 +40,12 @@ SGHMC = pst.SGHMC(lr=0.5, friction=0.9, temperature=COLD, prior=PRIOR)
 ROWS: dict[str, Row] = {
     "SGD": row(pst.MAP(prior=PRIOR), lr=0.1, optimizer="sgd"),
     "AdamW": row(AdamW(), AdamW(decay=0.5), lr=1e-3),
-    "IVON": row(pst.IVON(lr=0.2, hess_init=0.5, prior=decay(2e-4)), pst.IVON(lr=0.2, hess_init=0.5, prior=PRIOR)),
+    "IVON": row(
+        pst.IVON(lr=0.2, hess_init=0.5, prior=decay(2e-4)),
+        pst.IVON(lr=0.2, hess_init=0.5, prior=PRIOR),
+        pst.IVON(lr=0.2, hess_init=0.5, beta2=0.9999, prior=PRIOR),  # the paper's run has sixteen times the steps
+        pst.IVON(lr=0.2, hess_init=2.0, prior=PRIOR),
+    ),
     "Cyclical SGHMC": row(pst.Cyclical(of=SGHMC)),
     "Cyclical SGLD": row(pst.Cyclical(of=SGLD)),
     "SGHMC": row(pst.SGHMC(lr=0.5, friction=0.9, temperature=COLD, prior=PRIOR, lr_schedule="cosine", burn_in=0.9)),

@@ -94,6 +94,8 @@ ALEXNET: dict[str, Row] = {
         replace(ALEXNET_VOGN, lr=3e-4, damping=3e-3),
         replace(ALEXNET_VOGN, lr=3e-4, damping=3e-3, augmentation_factor=3),
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=3),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=3e-3, augmentation_factor=5),
         schedule=DROPS,
     ),
     "IVON": row(
@@ -121,7 +123,12 @@ RESNET18_VOGN = pst.VOGN(
 RESNET18: dict[str, Row] = {
     "Adam": row(pst.MAP(prior=decay(5e-4)), lr=1e-3, schedule=DROPS),
     "MC dropout": row(pst.Dropout(rate=0.1, prior=decay(5e-4), insert=("*.conv?", "14")), lr=1e-3, schedule=DROPS),
-    "VOGN": row(RESNET18_VOGN, replace(RESNET18_VOGN, lr=3e-4), schedule=DROPS),
+    "VOGN": row(
+        RESNET18_VOGN,
+        replace(RESNET18_VOGN, lr=3e-4),
+        replace(RESNET18_VOGN, lr=1e-3, damping=1e-2),
+        schedule=DROPS,
+    ),
     "IVON": row(pst.IVON(lr=0.1, hess_init=0.5, prior=decay(5e-4)), pst.IVON(lr=0.2, hess_init=0.5, prior=decay(2e-4))),
 }
 

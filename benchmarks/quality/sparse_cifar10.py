@@ -32,7 +32,8 @@ import torch
 from torch import Tensor, nn
 
 import posterity as pst
-from benchmarks.quality.sparse_mnist import TwoRates, compressed, error, plain_network, ratio, weights_left
+from benchmarks.quality.sparse_mnist import compressed, error, plain_network, ratio, weights_left
+from benchmarks.quality.sparse_rows import TwoRates
 from benchmarks.quality.tables import decay
 from posterity import data
 from posterity.data.augment import CropFlip

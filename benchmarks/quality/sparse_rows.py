@@ -1,0 +1,109 @@
+"""The rows of the MNIST sparsity table: which network, which method, and how it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+import posterity as pst
+from posterity.methods.tempering import LinearKL
+from posterity.models import lenet5_caffe, lenet_300_100, mlp
+from posterity.random import RandomStreams
+from posterity.types import Plan
+
+RAMP = LinearKL(fraction=0.1, delay=1 / 30)
+SHAPE = (1, 28, 28)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table: what is trained, and how."""
+
+    network: Callable[[], nn.Module]
+    method: pst.Method
+    epochs: int
+    lr: float
+    batch: int = 100
+    shift: int = 0
+    random_labels: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TwoRates(pst.SparseVD):
+    """SparseVD whose stds have a learning rate of their own.
+
+    Attributes:
+        std_rate: The learning rate of the logarithms of the stds, in that of the means.
+    """
+
+    std_rate: float = 1.0
+
+    def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
+        lr = plan.lr or self.default_lr
+        stds = [p for name, p in module.named_parameters() if name.endswith("log_std")]
+        others = [p for name, p in module.named_parameters() if not name.endswith("log_std")]
+        groups: Any = [{"params": others}, {"params": stds, "lr": self.std_rate * lr}]
+        return plan.algorithm.build(groups, lr)
+
+
+def wide(units: int) -> nn.Module:
+    """A fully connected network that can hold 60,000 random labels."""
+    return mlp(784, 10, (units, units, units))
+
+
+ROWS = {
+    "lenet-300-100": Row(
+        lambda: lenet_300_100(SHAPE),
+        pst.SparseVD(kl_schedule=RAMP, clip_start=0.4, finetune=20 / 150, temperature=1.15),
+        epochs=150,
+        lr=1e-3,
+    ),
+    "lenet-5-caffe": Row(
+        lambda: lenet5_caffe(SHAPE),
+        TwoRates(kl_schedule=RAMP, clip_start=0.2, finetune=30 / 240, decay_start=0.0, temperature=2.0),
+        epochs=240,
+        lr=2e-3,
+        batch=200,
+    ),
+    "ard": Row(
+        lambda: lenet_300_100(SHAPE),
+        pst.ARD(kl_schedule=RAMP, clip_start=0.4, finetune=20 / 150),
+        epochs=150,
+        lr=1e-3,
+    ),
+    "structured": Row(
+        lambda: lenet5_caffe(SHAPE),
+        pst.GroupSparse(
+            prior=pst.priors.LogUniform(),
+            temperature=0.1,
+            unit_weight={"conv1*": 1000, "conv2*": 400, "fc*": 8},  # about as the operations of a unit
+            kl_schedule=RAMP,
+            clip_start=0.4,
+            finetune=0.15,
+            decay_start=0.3,
+        ),
+        epochs=200,
+        lr=2e-3,
+        batch=200,
+    ),
+    "random-labels": Row(
+        lambda: wide(2048),
+        pst.SparseVD(kl_schedule="constant", clip_start=0.5, finetune=0.05),
+        epochs=60,
+        lr=1e-3,
+        batch=200,
+        random_labels=True,
+    ),
+    "random-labels-dropout": Row(
+        lambda: wide(1024),
+        pst.Dropout(rate=0.5, insert=("fc4",), prior=pst.priors.Normal(100.0)),
+        epochs=200,
+        lr=5e-4,
+        batch=200,
+        random_labels=True,
+    ),
+}
