@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from posterity.compression import compact
+from posterity.compression.compact import silenced
 from posterity.types import PosterityError
 from tests.compression.networks import BLOCKS, inputs, network
 
@@ -35,6 +36,31 @@ def test_compacted_is_masked_on_random_networks(kinds, seed, select):
         torch.testing.assert_close(small(batch), masked(batch), **EXACT)
     assert numbers(small) <= numbers(masked)
     assert all(torch.equal(value, before[name]) for name, value in masked.state_dict().items())
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(BLOCKS), min_size=1, max_size=4), st.integers(0, 10_000))
+def test_silenced_says_the_same_with_no_fewer_zeros(kinds, seed):
+    masked, x = network(kinds, seed), inputs()
+    before = {name: value.clone() for name, value in masked.state_dict().items()}
+    quiet = silenced(masked, inputs(2))
+    assert torch.equal(quiet(x), masked(x))
+    for name, value in quiet.state_dict().items():
+        assert bool(((value == before[name]) | (value == 0)).all()), name
+    assert all(torch.equal(value, before[name]) for name, value in masked.state_dict().items())
+
+
+def test_silenced_is_what_nobody_reads():
+    """Unit 0 is read, unit 1 is a constant that is read, unit 2 is not read: only of that one nothing stays."""
+    first = linear([[1.0, 2.0], [0.0, 0.0], [3.0, 4.0]], [0.1, 0.2, 0.3])
+    norm = nn.BatchNorm1d(3, dtype=torch.float64)
+    norm.running_mean.copy_(torch.tensor([0.5, 0.25, 0.75]))
+    last = linear([[1.0, 1.0, 0.0]], [0.0])
+    quiet = silenced(nn.Sequential(first, norm, nn.ReLU(), last).eval(), torch.randn(2, 2, dtype=torch.float64))
+    assert quiet[0].weight.tolist() == [[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
+    assert quiet[0].bias.tolist() == [0.1, 0.2, 0.0]
+    assert quiet[1].running_mean.tolist() == [0.5, 0.25, 0.0] and quiet[1].running_var.tolist() == [1, 1, 0]
+    assert quiet[1].weight.tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("kind", BLOCKS)

@@ -18,6 +18,7 @@ Everything else goes: constants move into biases.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,11 +71,19 @@ class Layer:
         """The one uneven input that stands for them all: the largest, so that ratios to it stay at most one."""
         return int(self.inputs.value.abs().masked_fill(~self.uneven, -1).argmax())
 
+    def looked_at(self, kept: Tensor) -> Tensor:
+        """[C] The inputs that the kept outputs look at; none of groups, whose inputs are one with their outputs."""
+        if self.groups > 1:
+            return torch.zeros(len(self.inputs.ids), dtype=torch.bool)
+        return self.reads[kept[self.outputs.ids]].any(0)
+
+    def read(self, kept: Tensor) -> Tensor:
+        """Their units."""
+        return self.inputs.ids[self.looked_at(kept)]
+
     def needs(self, kept: Tensor) -> Tensor:
         """The units that the kept outputs cannot do without."""
-        if self.groups > 1:
-            return torch.empty(0, dtype=torch.long)  # its inputs are one with its outputs
-        read = self.reads[kept[self.outputs.ids]].any(0)
+        read = self.looked_at(kept)
         needed = read & ~self.inputs.constant
         if bool((read & self.uneven).any()):
             needed[self.deputy] = True
@@ -172,13 +181,21 @@ class Analysis:
 
     def kept(self) -> Tensor:
         """[units] True for every unit that stays, ties resolved."""
+        return self._backwards(Layer.needs)
+
+    def read(self) -> Tensor:
+        """[units] True for every unit that has a say in the output, be it a constant."""
+        return self._backwards(Layer.read)
+
+    def _backwards(self, wants: Callable[[Layer, Tensor], Tensor]) -> Tensor:
+        """The smallest set of units with those that must stay and what its own layers want."""
         roots = self.units.resolved()
         kept = self.units.pinned()
         size = -1
         while int(kept.sum()) != size:
             size = int(kept.sum())
             for layer in reversed(self.layers):
-                kept[roots[layer.needs(kept[roots])]] = True
+                kept[roots[wants(layer, kept[roots])]] = True
         return kept[roots]
 
     @property

@@ -12,6 +12,7 @@ constant act(b), which moves into the next layer's bias:
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from posterity.compression.trace import (
 from posterity.masks import apply
 from posterity.types import Inputs, PosterityError
 
-__all__ = ["Compacted", "compact"]
+__all__ = ["Compacted", "compact", "silenced"]
 
 _SUMS = (operator.add, torch.add)
 
@@ -77,6 +78,25 @@ def compact(
     _check_same(masked, network, inputs)
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     return Compacted(network.eval().to(device), tuple(analysis.not_followed), analysis.constant_output)
+
+
+def silenced(module: nn.Module, example: Inputs) -> nn.Module:
+    """A copy that says the same, with zeros in all that has no say in it: what a file need not hold.
+
+    Args:
+        module: A network with zeros in its weights; it is not changed.
+        example: Inputs it can be called with, the batch first.
+    """
+    network = trace(module)
+    analysis = analyse(network, measure_shapes(network, arguments(network, example)), {}, select=False)
+    read, quiet = analysis.read(), copy.deepcopy(module)
+    for node, made in [*((layer.node, layer.outputs) for layer in analysis.layers), *analysis.norms]:
+        unread = ~read[made.ids]
+        own = {} if analysis.called_twice(node) else quiet.get_submodule(str(node.target)).state_dict()
+        for value in own.values():
+            if value.ndim:  # BatchNorm counts its batches
+                value[unread.to(value.device)] = 0
+    return quiet
 
 
 def _replace_dead_branches(network: fx.GraphModule, shapes: Shapes) -> dict[str, int]:

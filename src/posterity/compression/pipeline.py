@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from posterity import calling, masks
 from posterity.calling import InputSpec
 from posterity.compression import files
-from posterity.compression.compact import Compacted, compact
+from posterity.compression.compact import Compacted, compact, silenced
 from posterity.compression.files import Bits
 from posterity.compression.flops import flops
 from posterity.compression.layers import SparseLinear, with_faster_layers
@@ -115,14 +115,14 @@ def compress(
     example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))
     chosen = _masks(dense, variance, criterion, validation)
     pruned = masks.apply(dense, chosen)
-    packed = files.pack(pruned, _bits(pruned, variance, bits))
+    packed = files.pack(silenced(pruned, example), _bits(pruned, variance, bits))
     masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
     choice = _fastest(masked, example)
     small = choice.network
     network = CompressedNetwork(small, small.graph)
     network.meta["packed"] = packed
     network.meta["compression"] = Compression(
-        layers=_layers(masked, small),
+        layers=_layers(pruned, small),
         parameters=(_numbers(dense), _numbers(small)),
         bytes=(files.dense_bytes(dense), _bytes_on_disk(packed)),
         flops=(flops(dense, example), flops(small, example)),
@@ -283,14 +283,14 @@ def _notes(compacted: Compacted) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _layers(masked: nn.Module, small: nn.Module) -> tuple[LayerReport, ...]:
+def _layers(pruned: nn.Module, small: nn.Module) -> tuple[LayerReport, ...]:
     """Every weight before and after."""
     after = {name: tuple(p.shape) for name, p in small.named_parameters()}
     sparse = {f"{name}.weight": m for name, m in small.named_modules() if isinstance(m, SparseLinear)}
     after |= {name: (m.out_features, m.in_features) for name, m in sparse.items()}
     return tuple(
         LayerReport(name, tuple(p.shape), after.get(name), int((p != 0).sum()), p.numel(), name in sparse)
-        for name, p in masked.named_parameters()
+        for name, p in pruned.named_parameters()
         if p.dim() >= 2
     )
 
