@@ -102,6 +102,8 @@ ALEXNET: dict[str, Row] = {
         pst.IVON(lr=0.2, hess_init=0.1, prior=decay(2e-4)),
         pst.IVON(lr=0.2, hess_init=0.02, prior=decay(2e-4)),
         pst.IVON(lr=0.05, hess_init=0.5, prior=decay(2e-4)),
+        pst.IVON(lr=0.2, hess_init=0.02, beta2=0.999, prior=decay(2e-4)),
+        pst.IVON(lr=0.2, hess_init=0.1, beta2=0.9995, prior=decay(2e-4)),
     ),
     "OGN": row(pst.OGN(lr=3e-4, prior=decay(1e-3), damping=1e-2, beta2=0.9, init_precision=None), schedule=DROPS),
     "K-FAC": row(pst.KFAC(lr=1e-3, prior=decay(1e-3), damping=0.03), schedule=DROPS),
