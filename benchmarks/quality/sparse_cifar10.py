@@ -25,24 +25,45 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 import posterity as pst
 from benchmarks.quality.sparse_mnist import compressed, error, plain_network, ratio, weights_left
-from benchmarks.quality.sparse_rows import TwoRates
 from benchmarks.quality.tables import decay
 from posterity import data
 from posterity.data.augment import CropFlip
 from posterity.methods.tempering import LinearKL
 from posterity.models import vgg_like
 from posterity.optim.config import OptimizerConfig
+from posterity.random import RandomStreams
+from posterity.types import Plan
 
 BATCH = 250
 Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TwoRates(pst.SparseVD):
+    """SparseVD whose stds have a learning rate of their own.
+
+    Attributes:
+        std_rate: The learning rate of the logarithms of the stds, in that of the means.
+    """
+
+    std_rate: float = 1.0
+
+    def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
+        lr = plan.lr or self.default_lr
+        stds = [p for name, p in module.named_parameters() if name.endswith("log_std")]
+        others = [p for name, p in module.named_parameters() if not name.endswith("log_std")]
+        groups: Any = [{"params": others}, {"params": stds, "lr": self.std_rate * lr}]
+        return plan.algorithm.build(groups, lr)
 
 
 def training(lr: float, **options: Any) -> pst.Training:

@@ -38,7 +38,7 @@ from posterity.data.augment import CropFlip
 
 KEPT_OUT = ("again", "out", "row")
 OF_ROW = ("epochs", "lr", "batch", "shift")
-OF_METHOD = ("temperature", "threshold", "clip_start", "finetune", "unit_weight", "std_rate")
+OF_METHOD = ("temperature", "threshold", "clip_start", "finetune", "unit_weight")
 
 
 def plain_network(posterior: pst.Posterior) -> nn.Module:
@@ -133,7 +133,6 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, help="weight of the KL, instead of the row's own")
     parser.add_argument("--clip-start", type=float, help="instead of the row's own")
     parser.add_argument("--finetune", type=float, help="instead of the row's own")
-    parser.add_argument("--std-rate", type=float, help="of LeNet-5-Caffe, instead of the row's own")
     parser.add_argument("--unit-weight", type=json.loads, help="of GroupSparse, a number or a mapping in JSON")
     parser.add_argument("--threshold", type=float, help="the log α from which weights and units are gone")
     parser.add_argument("--train", type=int, help="only so many training images")

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 import posterity as pst
 from posterity.methods.tempering import LinearKL
 from posterity.models import lenet5_caffe, lenet_300_100, mlp
-from posterity.random import RandomStreams
-from posterity.types import Plan
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
@@ -32,24 +28,6 @@ class Row:
     random_labels: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class TwoRates(pst.SparseVD):
-    """SparseVD whose stds have a learning rate of their own.
-
-    Attributes:
-        std_rate: The learning rate of the logarithms of the stds, in that of the means.
-    """
-
-    std_rate: float = 1.0
-
-    def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
-        lr = plan.lr or self.default_lr
-        stds = [p for name, p in module.named_parameters() if name.endswith("log_std")]
-        others = [p for name, p in module.named_parameters() if not name.endswith("log_std")]
-        groups: Any = [{"params": others}, {"params": stds, "lr": self.std_rate * lr}]
-        return plan.algorithm.build(groups, lr)
-
-
 def wide(units: int) -> nn.Module:
     """A fully connected network that can hold 60,000 random labels."""
     return mlp(784, 10, (units, units, units))
@@ -64,7 +42,7 @@ ROWS = {
     ),
     "lenet-5-caffe": Row(
         lambda: lenet5_caffe(SHAPE),
-        TwoRates(kl_schedule=RAMP, clip_start=0.2, finetune=30 / 240, decay_start=0.0, temperature=2.0),
+        pst.SparseVD(kl_schedule=RAMP, clip_start=0.2, finetune=30 / 240, decay_start=0.0, temperature=2.0),
         epochs=240,
         lr=2e-3,
         batch=200,

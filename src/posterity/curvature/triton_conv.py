@@ -205,11 +205,7 @@ def _ready(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _strides(t: Tensor) -> tuple[int, int, int]:
-    """From an example, a row and a position to the next, with channels last.
-
-    Not torch's own: those are arbitrary along a dimension of size one, and places that are never read have to be
-    aligned as well.
-    """
+    """From an example, a row and a position to the next, channels last; torch's own are arbitrary where a size is one."""
     _, channels, height, width = t.shape
     return height * width * channels, width * channels, channels
 
