@@ -205,7 +205,7 @@ def _ready(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _strides(t: Tensor) -> tuple[int, int, int]:
-    """From an example, a row and a position to the next, channels last; torch's own are arbitrary where a size is one."""
+    """From an example, a row and a position to the next, channels last; torch's own are arbitrary where a size is 1."""
     _, channels, height, width = t.shape
     return height * width * channels, width * channels, channels
 
