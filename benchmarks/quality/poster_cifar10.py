@@ -171,6 +171,8 @@ TABLES = (
             "VOGN": cells(67.32, 0.938, 0.046, 0.800),
         },
         source=SOURCE,
+        remarks="IVON's beta2 matters ([how](guides/natural-gradient.md#how-fast-ivons-hessian-follows)): with the "
+        "default it had accuracy 62.2%, NLL 1.403 and ECE 0.146 (seed 0).",
     ),
     Table(
         name="poster_alexnet",
