@@ -234,6 +234,23 @@ def test_a_layer_called_twice_keeps_its_size():
     assert result.module.get_submodule("step").weight.shape == (2, 2)
 
 
+def test_a_layer_whose_weight_is_also_read_by_itself_keeps_its_size():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = linear([[1.0, 2.0], [3.0, 4.0]], [0.1, 0.2])
+            self.left, self.right = linear([[1.0, 0.0]]), linear([[1.0, 1.0]])
+
+        def forward(self, x):
+            return self.left(torch.relu(self.first(x))) + self.right(torch.relu(x @ self.first.weight.T))
+
+    masked, x = Twice(), torch.randn(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    result = compact(masked, x)
+    torch.testing.assert_close(result.module(x), masked(x), **EXACT)
+    assert result.module.get_submodule("first").weight.shape == (2, 2)
+    assert torch.equal(silenced(masked, x)(x), masked(x))
+
+
 def test_in_place_activations_on_shared_tensors():
     class Net(nn.Module):
         def __init__(self):

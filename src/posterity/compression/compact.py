@@ -92,8 +92,7 @@ def silenced(module: nn.Module, example: Inputs) -> nn.Module:
     read, quiet = analysis.read(), copy.deepcopy(module)
     for node, made in [*((layer.node, layer.outputs) for layer in analysis.layers), *analysis.norms]:
         unread = ~read[made.ids]
-        own = {} if analysis.called_twice(node) else quiet.get_submodule(str(node.target)).state_dict()
-        for value in own.values():
+        for value in quiet.get_submodule(str(node.target)).state_dict().values():
             if value.ndim:  # BatchNorm counts its batches
                 value[unread.to(value.device)] = 0
     return quiet

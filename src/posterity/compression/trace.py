@@ -175,8 +175,9 @@ def measure_shapes(network: fx.GraphModule, inputs: tuple[Any, ...]) -> Shapes:
 
 
 def call_counts(network: fx.GraphModule) -> Counter[str]:
-    """How often the graph calls each sub-module."""
-    return Counter(str(node.target) for node in network.graph.nodes if node.op == "call_module")
+    """How often the graph calls each sub-module, or reads a weight of it by itself."""
+    whose = {"call_module": lambda name: name, "get_attr": lambda name: name.rpartition(".")[0]}
+    return Counter(whose[node.op](str(node.target)) for node in network.graph.nodes if node.op in whose)
 
 
 def remove_identities(network: fx.GraphModule) -> None:
