@@ -48,7 +48,7 @@ class Structure(Protocol):
         ...
 
     def posterior(
-        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float = 1.0
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float
     ) -> WeightPosterior:
         """N(mean, T Λ⁻¹)."""
         ...
@@ -73,7 +73,7 @@ class Diagonal:
         return torch.log(self.sum + precision).sum()
 
     def posterior(
-        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float = 1.0
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float
     ) -> WeightPosterior:
         """Independent weights of variance T/(N h + δ)."""
         std = ((self.sum + precision) / temperature).rsqrt()
@@ -128,7 +128,7 @@ class Kronecker:
         return torch.stack(blocks + rest).sum()
 
     def posterior(
-        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float = 1.0
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float
     ) -> WeightPosterior:
         """Matrix-normal weights in the factors' eigenvectors."""
 
@@ -176,7 +176,7 @@ class Full:
         return torch.linalg.slogdet(self._precision(precision))[1]
 
     def posterior(
-        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float = 1.0
+        self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float
     ) -> WeightPosterior:
         """All weights correlated."""
         covariance = temperature * torch.cholesky_inverse(torch.linalg.cholesky(self._precision(precision)))
