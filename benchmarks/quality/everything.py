@@ -124,7 +124,7 @@ THEN = (
 def sparse() -> Iterator[Job]:
     """The sparsity tables, three seeds; the VGG from one trained network at each width."""
     script = "{python} -m benchmarks.quality.sparse_mnist"
-    for seed, row in itertools.product(range(3), ("lenet-5-caffe", "structured")):
+    for seed, row in itertools.product(range(3), ("lenet-5-caffe", "lenet-5-caffe-shifted", "structured")):
         line = f"{script} --row {row} --seed {seed} --out {{out}}/sparse"
         yield Job("sparse", f"sparse-{row}-{seed}", line)
     for width in (1, 0.5, 0.25):

@@ -71,6 +71,8 @@ LENET5: dict[str, Row] = {
     "Noisy K-FAC": row(
         pst.NoisyKFAC(lr=1e-3, prior=precision(30), warmup=0.1),
         pst.NoisyKFAC(lr=1e-3, prior=precision(100), warmup=0.1),
+        pst.NoisyKFAC(lr=1e-3, prior=precision(30), damping=1e-3, warmup=0.1),  # damping narrows the posterior, too
+        pst.NoisyKFAC(lr=2e-4, prior=precision(20), damping=1e-3, beta2=0.75, warmup=0.1),  # as VOGN's
     ),
 }
 

@@ -1,7 +1,7 @@
 """MNIST: SparseVD, ARD and GroupSparse beside the published error and compression; one process a seed.
 
     python -m benchmarks.quality.sparse_mnist --row lenet-300-100 --seed 0 --out results/sparse    # 150 epochs
-    python -m benchmarks.quality.sparse_mnist --row lenet-5-caffe --seed 0 --out results/sparse    # 240 epochs
+    python -m benchmarks.quality.sparse_mnist --row lenet-5-caffe --seed 0 --out results/sparse    # 400 epochs
     python -m benchmarks.quality.sparse_mnist --row structured --seed 0 --out results/sparse       # 200 epochs
     python -m benchmarks.quality.sparse_mnist --row random-labels --seed 0 --out results/sparse
     python -m benchmarks.quality.sparse_mnist --row random-labels-dropout --seed 0 --out results/sparse

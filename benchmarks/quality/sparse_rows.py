@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -13,6 +13,7 @@ from posterity.models import lenet5_caffe, lenet_300_100, mlp
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
+CAFFE = pst.SparseVD(kl_schedule=RAMP, clip_start=0.2, finetune=1 / 8, decay_start=0.0)
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,18 @@ ROWS = {
     ),
     "lenet-5-caffe": Row(
         lambda: lenet5_caffe(SHAPE),
-        pst.SparseVD(kl_schedule=RAMP, clip_start=0.2, finetune=30 / 240, decay_start=0.0, temperature=2.0),
-        epochs=240,
+        replace(CAFFE, temperature=1.303),
+        epochs=400,
         lr=2e-3,
         batch=200,
+    ),
+    "lenet-5-caffe-shifted": Row(
+        lambda: lenet5_caffe(SHAPE),
+        replace(CAFFE, temperature=1.179),
+        epochs=400,
+        lr=4e-3,
+        batch=200,
+        shift=1,
     ),
     "ard": Row(
         lambda: lenet_300_100(SHAPE),

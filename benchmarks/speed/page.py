@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from benchmarks.speed.growth_page import section
+from benchmarks.speed.growth_page import section, times
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -37,7 +37,7 @@ def ratios(cases: dict[str, dict[str, dict]], floor_of: dict[str, float] | None 
         lines = ["| | ratio | ms |" + (" × floor |" if floor else ""), "|---|---|---|" + ("---|" if floor else "")]
         for name, row in rows.items():
             line = f"| {name} | {row['ratio']:.2f} | {1e3 * row['seconds']:.2f} |"
-            lines.append(line + (f" {row['seconds'] / floor:.1f} |" if floor else ""))
+            lines.append(line + (f" {times(row['seconds'] / floor)} |" if floor else ""))
         parts.append(f"### {case[0].upper()}{case[1:]}\n\n" + "\n".join(lines))
     return "\n\n".join(parts)
 
@@ -65,7 +65,8 @@ def peers_on_gpu() -> str:
         [
             "## Beside the peers on an H200",
             f"The same, torch {found['torch']}, all steps launched piece by piece. At this size launching is all that "
-            "costs. posteriors needs a package that the machine did not have, and is left out.\n\n"
+            "costs, hundreds of floors for the smaller network; `Training(record=True)` launches a whole step at once. "
+            "posteriors needs a package that the machine did not have, and is left out.\n\n"
             "    python -m benchmarks.speed.peers --device cuda --out benchmarks/results/peers_h200.json",
             ratios(found["cases"], floors("h200")),
         ]
