@@ -238,8 +238,12 @@ def cell(figure: str, ours: Mapping[str, float] | None, published: float | None)
     text = shown(figure, ours["mean"]) + (f" ± {shown(figure, ours['std'])}" if ours["seeds"] > 1 else "")
     if published is None:
         return text
-    met = metric(figure).better * (ours["mean"] - published) >= 0
-    return f"{f'**{text}**' if met else text} ({shown(figure, published)})"
+    return f"{f'**{text}**' if meets(figure, ours['mean'], published) else text} ({shown(figure, published)})"
+
+
+def meets(figure: str, ours: float, published: float) -> bool:
+    """Whether ours is at least as good."""
+    return metric(figure).better * (ours - published) >= 0
 
 
 def shown(figure: str, value: float) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.quality import uci_page
-from benchmarks.quality.gathered import Summary, is_best
+from benchmarks.quality.gathered import Summary, is_best, meets
 from benchmarks.quality.tables import Table
+from posterity.evaluation.metrics import metric
 
 METHODS = {  # by how the lines of tables begin; the first that fits
     "MAP": ("MAP", "SGD", "Adam", "Plain", "L2"),
@@ -40,6 +41,13 @@ shared a machine, so it is rough.
 """
 
 
+BESIDE = """### Beside the published figures
+
+How many of a table's published figures our means meet, and which they do not, by line: by no more than the standard
+deviation over seeds, or by more. Most tables have fewer epochs than was published; they say so below.
+"""
+
+
 @dataclass
 class Record:
     """What a method has done so far."""
@@ -48,7 +56,7 @@ class Record:
     cost: list[float] = field(default_factory=list)
 
 
-def overview(tables: Iterable[Table], results: Path) -> str:
+def overview(tables: Collection[Table], results: Path) -> str:
     """The summary as a section; empty without results."""
     found = summaries(tables, results)
     records = tally(found.values())
@@ -59,7 +67,36 @@ def overview(tables: Iterable[Table], results: Path) -> str:
         cells = [f"{sum(won)}/{len(won)}" if won else "" for won in own.won.values()]
         cost = f"{statistics.median(own.cost):.1f}×" if own.cost else ""
         lines.append(f"| {method} | " + " | ".join([*cells, cost]) + " |")
-    return f"{ABOUT.strip()}\n\n" + "\n".join(lines)
+    return "\n\n".join([ABOUT.strip(), "\n".join(lines), BESIDE.strip(), beside_published(tables, found)])
+
+
+def beside_published(tables: Iterable[Table], found: dict[str, Summary]) -> str:
+    """A line for each table that has published figures: how many are met, nearly met, missed and not measured."""
+    lines = ["| | met | within the spread | missed | not run |", "|---|---|---|---|---|"]
+    for table in tables:
+        if not table.published or table.name not in found:
+            continue
+        figures = [(line, f, value) for line, own in table.published.items() for f, value in own.items()]
+        sorts: dict[str, dict[str, list[str]]] = {}
+        for line, figure, value in figures:
+            sort = standing(figure, found[table.name].get(line, {}).get(figure), value)
+            sorts.setdefault(sort, {}).setdefault(line, []).append(metric(figure).label)
+        met = sum(map(len, sorts.get("met", {}).values()))
+        rest = [
+            "; ".join(f"{line}: {', '.join(own)}" for line, own in sorts.get(sort, {}).items())
+            for sort in ("close", "missed", "unknown")
+        ]
+        lines.append(f"| {table.title} | {met} of {len(figures)} | {' | '.join(rest)} |")
+    return "\n".join(lines)
+
+
+def standing(figure: str, ours: Mapping[str, float] | None, published: float) -> str:
+    """Where our mean is: ``met``, ``close`` (no further off than its spread over seeds), ``missed``, ``unknown``."""
+    if ours is None:
+        return "unknown"
+    if meets(figure, ours["mean"], published):
+        return "met"
+    return "close" if abs(ours["mean"] - published) <= ours["std"] else "missed"
 
 
 def summaries(tables: Iterable[Table], results: Path) -> dict[str, Summary]:

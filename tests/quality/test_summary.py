@@ -1,6 +1,7 @@
 """The summary of all tables: wins, ties and costs by method."""
 
-from benchmarks.quality.summary import method_of, tally
+from benchmarks.quality.summary import beside_published, method_of, tally
+from benchmarks.quality.tables import Table
 
 
 def figure(mean: float, std: float = 0.0) -> dict[str, float]:
@@ -27,3 +28,12 @@ def test_wins_ties_and_costs():
     }  # fmt: skip
     assert found["MAP"].won["ood_auroc"] == [True] and found["IVON"].won["ood_auroc"] == [False]
     assert found["SWAG"].cost == [1.1] and found["IVON"].cost == []
+
+
+def test_published_figures_are_met_nearly_met_missed_or_not_measured():
+    published = {"Adam": {"accuracy": 0.9, "nll": 0.3, "ece": 0.02}, "VOGN": {"nll": 0.3}}
+    nothing: dict = {"data": None, "network": None, "rows": {}, "epochs": 1}
+    table = Table(name="digits", title="Digits", about="", published=published, source="a book", **nothing)
+    ours = {"accuracy": figure(0.91), "nll": figure(0.31, 0.02), "ece": figure(0.05, 0.01)}
+    told = beside_published([table], {"digits": {"Adam": ours}}).splitlines()
+    assert told[-1] == "| Digits | 1 of 4 | Adam: NLL | Adam: ECE | VOGN: NLL |"
