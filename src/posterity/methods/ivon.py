@@ -15,17 +15,21 @@ On many ranks each has its own noise; ĝ and ĝ ε are averaged together, so tha
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 from torch import nn
 
 from posterity import optim
 from posterity.methods.natural import NaturalGradient
 from posterity.random import RandomStreams
+from posterity.run import Run
 from posterity.types import Plan
 
 __all__ = ["IVON"]
+
+MANY = 0.1  # of the weights
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -65,3 +69,14 @@ class IVON(NaturalGradient):
             hessian=self.hessian,
             generator=streams.local,
         )
+
+    def symptoms(self, run: Run) -> Iterator[str]:
+        """At the end: weights without curvature, which a Hessian that follows too fast ends in."""
+        if run.step < run.plan.steps:
+            return
+        lost = cast(optim.IVON, run.optimizer).curvature_lost()
+        if lost > MANY:
+            yield (
+                f"the Hessian of {lost:.0%} of the weights has fallen to nothing, and they are drawn from the prior: "
+                "raise beta2 or hess_init"
+            )

@@ -142,6 +142,12 @@ class IVON(SampledOptimizer):
         precision = flat["hessian"] + scaled_precision(group, flat)
         return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
 
+    def curvature_lost(self) -> float:
+        """The share of weights whose Hessian is below a hundredth of δ̃: they are as good as drawn from the prior."""
+        pairs = zip(self.param_groups, self._flat, strict=True)
+        lost = [100 * flat["hessian"] < scaled_precision(group, flat) for group, flat in pairs]
+        return float(torch.cat(lost).double().mean())
+
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
         return [flat["statistics"]]
 
