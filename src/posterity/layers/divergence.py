@@ -39,6 +39,7 @@ Hyper = float | Tensor
 
 _K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
 _HIGHEST = 8.0
+_FLATTEST = 1.6867e-4  # what |∂KL/∂log α| falls below at the highest log α, and only from there on
 
 
 def diagonal_kl(mean: Tensor, log_std: Tensor, prior: Prior) -> Tensor:
@@ -120,27 +121,26 @@ class _Moments(torch.autograd.Function):
 
 
 class _LogUniformKL(torch.autograd.Function):
-    """Keeps ∂KL/∂log α; beyond its highest value log α has no slope."""
+    """Keeps ∂KL/∂log α and what it is for the mean. No masks and few new tensors, which cost most on a CPU."""
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, log_std: Tensor) -> Tensor:
-        raw = mean.abs().clamp_min_(1e-30).log_().neg_().add_(log_std).mul_(2)
-        log_alpha = raw.clamp(max=_HIGHEST)
-        signal = torch.sigmoid(-log_alpha)  # 1/(1 + α)
+        size = mean.abs().clamp_min_(1e-30)
+        log_alpha = size.log().neg_().add_(log_std).mul_(2).clamp_(max=_HIGHEST)
+        signal = log_alpha.neg().sigmoid_()  # 1/(1 + α)
         cost = -signal.log().add_(log_alpha).sum()  # Σ log(1 + 1/α), exact for tiny α where log(1 − signal) is not
         bump = log_alpha.mul_(-_K3).sub_(_K2).sigmoid_()
         value = _K1 * bump.sum() + 0.5 * cost
-        slope = signal.mul_(-0.5).addcmul_(bump, bump.neg().add_(1), value=-_K1 * _K3)
-        ctx.save_for_backward(mean, slope.masked_fill_(raw >= _HIGHEST, 0.0))
+        slope = signal.mul_(-0.5).add_(bump, alpha=-_K1 * _K3).addcmul_(bump, bump, value=_K1 * _K3)
+        slope = torch.hardshrink(slope, _FLATTEST, out=bump)
+        ctx.save_for_backward(torch.div(slope, size.copysign_(mean), out=size), slope)
         return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        mean, slope = ctx.saved_tensors
-        grad_log_std = slope * (2 * _number(grad))
-        # ∂log α/∂mean = −2/mean; where the mean is 0 so is the slope.
-        return -(grad_log_std / mean.where(mean != 0, 1.0)), grad_log_std
+        by_mean, slope = ctx.saved_tensors  # ∂log α/∂mean = −2/mean
+        return by_mean * (-2 * _number(grad)), slope * (2 * _number(grad))
 
 
 def _number(value: Tensor) -> Any:
