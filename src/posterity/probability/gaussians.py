@@ -1,4 +1,4 @@
-"""Gaussians over one flat vector of weights: how to draw, the moments, the density.
+"""Gaussians over one flat vector of weights: how to draw, the moments, the determinant, the density.
 
 DiagonalNormal   N(mean, diag std²)
 FullNormal       N(mean, L Lᵀ)
@@ -38,6 +38,10 @@ class DiagonalNormal:
         """std²."""
         return self.std.square()
 
+    def log_det(self) -> Tensor:
+        """Of the covariance, its logarithm."""
+        return 2 * self.std.log().sum()
+
     def log_prob(self, weights: Tensor) -> Tensor:
         """Log density of a whole vector (a weight of std 0 is left out: it has no density)."""
         live = self.std > 0
@@ -60,11 +64,14 @@ class FullNormal:
         """The diagonal of L Lᵀ."""
         return self.scale_tril.square().sum(-1)
 
+    def log_det(self) -> Tensor:
+        """Of the covariance, its logarithm."""
+        return 2 * self.scale_tril.diagonal().log().sum()
+
     def log_prob(self, weights: Tensor) -> Tensor:
         """Log density of a whole vector."""
         z = torch.linalg.solve_triangular(self.scale_tril, (weights - self.mean)[:, None], upper=False)
-        log_det = self.scale_tril.diagonal().log().sum()
-        return -0.5 * z.square().sum() - log_det - 0.5 * len(self.mean) * math.log(2 * math.pi)
+        return -0.5 * (z.square().sum() + self.log_det() + len(self.mean) * math.log(2 * math.pi))
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,12 @@ class LowRankNormal:
     def variance(self) -> Tensor:
         """The diagonal of the covariance."""
         return self.std.square() + self.scale**2 * self.deviations.to(self.mean).square().sum(0)
+
+    def log_det(self) -> Tensor:
+        """Of the covariance, its logarithm: det(D + FFᵀ) = det D · det(I + FᵀD⁻¹F)."""
+        factor = self.deviations.to(self.mean) * self.scale / self.std
+        inner = torch.eye(len(factor), dtype=factor.dtype, device=factor.device) + factor @ factor.T
+        return 2 * self.std.log().sum() + torch.linalg.slogdet(inner).logabsdet
 
     def log_prob(self, weights: Tensor) -> Tensor:
         """Log density of a whole vector, by the matrix determinant and inversion lemmas."""

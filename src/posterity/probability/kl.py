@@ -56,12 +56,12 @@ def kl_divergence(q: Any, prior: Prior, generator: torch.Generator | None = None
 
 
 def monte_carlo_kl(q: Any, prior: Prior, generator: torch.Generator | None = None, samples: int = 1) -> Tensor:
-    """E_q[log q(w) − log p(w)] over ``samples`` reparameterised draws; its error falls as 1/√samples."""
-    total = torch.zeros((), dtype=q.mean.dtype, device=q.mean.device)
-    for _ in range(samples):
-        weights = q.sample(generator)
-        total = total + q.log_prob(weights) - prior.log_density(weights).sum()
-    return total / samples
+    """−H(q) − E_q[log p(w)] with ``samples`` reparameterised draws for the second term; its error falls as 1/√samples.
+
+    The entropy H of a Gaussian is known, and its gradient is the same as that of the drawn log q(w).
+    """
+    entropy = 0.5 * (q.log_det() + q.mean.numel() * math.log(2 * math.pi * math.e))
+    return -entropy - sum(prior.log_density(q.sample(generator)).sum() for _ in range(samples)) / samples
 
 
 @register_kl(DiagonalNormal, Normal)
@@ -72,16 +72,12 @@ def _diagonal_normal(q: DiagonalNormal, p: Normal) -> Tensor:
 
 @register_kl(FullNormal, Normal)
 def _full_normal(q: FullNormal, p: Normal) -> Tensor:
-    log_det = 2 * q.scale_tril.diagonal().log().sum()
-    return _gaussian(q.variance(), q.mean, log_det, p)
+    return _gaussian(q.variance(), q.mean, q.log_det(), p)
 
 
 @register_kl(LowRankNormal, Normal)
 def _low_rank_normal(q: LowRankNormal, p: Normal) -> Tensor:
-    factor = q.deviations * q.scale / q.std  # rank × d; det(D + FFᵀ) = det D · det(I + FᵀD⁻¹F)
-    inner = torch.eye(len(factor), dtype=factor.dtype, device=factor.device) + factor @ factor.T
-    log_det = 2 * q.std.log().sum() + torch.linalg.slogdet(inner).logabsdet
-    return _gaussian(q.variance(), q.mean, log_det, p)
+    return _gaussian(q.variance(), q.mean, q.log_det(), p)
 
 
 def _gaussian(variance: Tensor, mean: Tensor, log_det: Tensor, p: Normal) -> Tensor:

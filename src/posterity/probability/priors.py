@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any, Protocol, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.flat import Layout
@@ -209,10 +210,11 @@ class ScaleMixture(Prior):
             raise PosterityError(f"the weight of a scale mixture must lie in (0, 1), got {self.weight!r}")
 
     def log_density(self, weights: Tensor) -> Tensor:
-        """log of the two-component density."""
-        wide = Normal(self.wide).log_density(weights) + math.log(self.weight)
-        narrow = Normal(self.narrow).log_density(weights) + math.log1p(-self.weight)
-        return torch.logaddexp(wide, narrow)
+        """log of the two-component density: that of the wide one, and softplus of the log odds of the narrow one."""
+        wide, narrow = _here(self.wide, weights), _here(self.narrow, weights)
+        odds = math.log1p(-self.weight) - math.log(self.weight) + _log(wide) - _log(narrow)
+        odds = odds + 0.5 * (wide**-2 - narrow**-2) * weights.square()
+        return Normal(wide).log_density(weights) + math.log(self.weight) + F.softplus(odds)
 
 
 @dataclass(frozen=True, repr=False)
