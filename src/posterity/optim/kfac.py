@@ -53,11 +53,6 @@ def _inverse_root(matrix: Tensor, damping: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(L, identity, upper=False).T
 
 
-def natural_gradient(M: Tensor, R_A: Tensor, R_G: Tensor) -> Tensor:
-    """G_d⁻¹ M A_d⁻¹."""
-    return R_G @ (R_G.T @ M @ R_A) @ R_A.T
-
-
 def matrix_normal(R_A: Tensor, R_G: Tensor, generator: torch.Generator) -> Tensor:
     """A draw R_G E R_Aᵀ with the covariance G_d⁻¹ ⊗ A_d⁻¹."""
     E = torch.empty(len(R_G), len(R_A), dtype=R_A.dtype, device=R_A.device).normal_(generator=generator)
@@ -128,7 +123,8 @@ class KFAC(SampledOptimizer):
         self._capture = KroneckerCapture(module, sharing, self._by_name("square"))
         self._parameters = dict(module.named_parameters())
         self._factors = self._persistent("input_factor", "output_factor")
-        self._roots = self._persistent("input_root", "output_root")
+        self._inverses = self._persistent("input_inverse", "output_inverse")
+        self._roots = self._persistent("input_root", "output_root") if self.noisy else ()
 
     def _persistent(self, input_name: str, output_name: str) -> tuple[KroneckerBlock, ...]:
         """Blocks like those of the capture, whose matrices are part of the state of their weight."""
@@ -239,17 +235,25 @@ class KFAC(SampledOptimizer):
                 self._parameters[name].addcdiv_(momentum[name], precision[name], value=-group["lr"])
 
     def _update_blocks(self, group: Group, momentum: Params, keep: float, damping: float) -> None:
-        batch = self._capture.curvature.blocks
-        for new, factors, roots in zip(batch, self._factors, self._roots, strict=True):
+        for number, new in enumerate(self._capture.curvature.blocks):
+            factors, inverse = self._factors[number], self._inverses[number]
             factors.input.lerp_(new.input, 1 - keep)
             factors.output.lerp_(new.output, 1 - keep)
             if (group["step"] - 1) % group["refresh"] == 0:
-                R_A, R_G = damped_roots(factors.input, factors.output, damping)
-                roots.input.copy_(R_A)
-                roots.output.copy_(R_G)
+                self._invert(number, damping)
             M = momentum[new.weight].flatten(1)
             M = M if new.bias is None else torch.cat([M, momentum[new.bias].unsqueeze(1)], 1)
-            self._add_matrix(new, natural_gradient(M, roots.input, roots.output), -group["lr"])
+            self._add_matrix(new, inverse.output @ M @ inverse.input, -group["lr"])
+
+    def _invert(self, number: int, damping: float) -> None:
+        """A_d⁻¹ and G_d⁻¹ of a layer, and their roots where there is noise."""
+        factors, inverse = self._factors[number], self._inverses[number]
+        R_A, R_G = damped_roots(factors.input, factors.output, damping)
+        torch.mm(R_A, R_A.T, out=inverse.input)
+        torch.mm(R_G, R_G.T, out=inverse.output)
+        if self.noisy:
+            self._roots[number].input.copy_(R_A)
+            self._roots[number].output.copy_(R_G)
 
 
 class NoisyKFAC(KFAC):
