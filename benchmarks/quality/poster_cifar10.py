@@ -98,6 +98,9 @@ ALEXNET: dict[str, Row] = {
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2),
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=3),
         replace(ALEXNET_VOGN, lr=1e-3, damping=3e-3, augmentation_factor=5),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=2),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=3, prior=precision(100)),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=5),
         schedule=DROPS,
     ),
     "IVON": row(
