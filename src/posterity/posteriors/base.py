@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from posterity.calling import Draw, InputSpec, as_batch, plain_copy
 from posterity.prediction import Compute, Prediction, predict
-from posterity.prediction.engine import Weights, stack
+from posterity.prediction.passes import Weights, stack
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Carried, Normal, like
 from posterity.random import generator_for

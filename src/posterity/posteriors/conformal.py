@@ -26,7 +26,7 @@ from posterity.calling import map_inputs
 from posterity.data.pieces import pieces
 from posterity.posteriors.base import Posterior
 from posterity.prediction import Classification, Prediction, Regression
-from posterity.prediction.engine import Weights
+from posterity.prediction.passes import Weights
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Inputs, PosterityError, Predictor
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from posterity.posteriors.base import WeightPosterior
-from posterity.prediction.engine import Weights
+from posterity.prediction.passes import Weights
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Params, PosterityError
 

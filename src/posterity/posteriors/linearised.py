@@ -25,7 +25,7 @@ from posterity.calling import arguments, map_inputs, num_examples
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
-from posterity.prediction.engine import Weights
+from posterity.prediction.passes import Weights
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Carried, Normal

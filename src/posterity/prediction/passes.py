@@ -1,0 +1,276 @@
+"""Draws through a network, the fastest way that this device offers.
+
+Sets of weights go through the network one after the other or in chunks under ``vmap``, the inputs all at once or in
+blocks that stay in cache. Which is faster depends on network and device, so the ways are timed once a posterior and the
+winner is kept; all compute the same numbers up to rounding.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from posterity.calling import InputSpec, arguments, call, map_inputs, num_examples
+from posterity.probability.likelihoods import Likelihood
+from posterity.recorded import Recorded
+from posterity.types import Inputs, Params, PosterityError, Predictor
+
+__all__ = ["Compute", "DrawsFunctions", "Passes", "Way", "Weights", "blocks", "stack"]
+
+_CACHE_BLOCK = 250  # inputs whose activations stay in a CPU's cache (measured: 125 to 250)
+_PROBE = 1000  # inputs that ways are timed on
+_CLEARLY = 0.95  # a way that is faster than the plain loop by less than this may owe it to chance
+_KEEP = 2**26  # numbers of its own draws that a posterior keeps stacked: 256 MB in float32
+
+Weights = tuple[Params, Params]
+"""Parameters and buffers of one draw."""
+
+
+class DrawsFunctions(Protocol):
+    """What prediction needs of a posterior."""
+
+    likelihood: Likelihood
+    inputs: InputSpec | None
+    module: nn.Module
+    ways: dict[Any, Any]
+
+    def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
+        """n functions."""
+        ...
+
+    def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
+        """The weights of n draws, or None where a draw is not a set of weights."""
+        ...
+
+    def independent_moments(self) -> tuple[Params, Params]:
+        """Mean and variance of every parameter, where parameters are independent Gaussians."""
+        ...
+
+
+@dataclass(frozen=True)
+class Compute:
+    """How a prediction is computed; the defaults are right for almost everyone.
+
+    Attributes:
+        batched: Draws through vmap (True), one by one (False), or whichever is measured to be faster (None).
+        compile: Compile the batched pass: worth it on a GPU when the same shapes are predicted often.
+        chunk: Draws of one batched pass; None takes 8 on a CPU and 32 on a GPU.
+        memory: Bytes that the activations of one pass may take; None takes 1 GiB on a CPU and a quarter of what is free
+            on a GPU.
+        block: Inputs of one pass; None takes as many as the memory allows, or fewer if that is faster.
+    """
+
+    batched: bool | None = None
+    compile: bool = False
+    chunk: int | None = None
+    memory: int | None = None
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way through the network: draws in a batched pass or one by one, and how many inputs at a time."""
+
+    batched: bool
+    block: int
+
+
+class Passes:
+    """Chunks of draws through one network; kept with its posterior, so that what it learns is learned once.
+
+    It holds no reference to the posterior or to itself, so that the memory of both is free as soon as they are let go.
+
+    Args:
+        module: The network.
+        compute: How the user wants it done.
+    """
+
+    def __init__(self, module: nn.Module, compute: Compute) -> None:
+        self.module, self.compute = module, compute
+        self.device = next(module.parameters()).device
+        self.chunk = compute.chunk or (8 if self.device.type == "cpu" else 32)
+        self.one_pass: Callable[[Weights, Inputs], Tensor] = partial(_outputs, module)
+        self.stacked_pass: Callable[[Weights, Inputs], Tensor] = vmap(
+            self.one_pass, in_dims=(0, None), randomness="error"
+        )
+        if compute.compile:
+            self.one_pass = torch.compile(self.one_pass)
+            self.stacked_pass = torch.compile(self.stacked_pass)
+        self.vmappable = _vmappable(self.module)
+        self.budget: int | None = None  # inputs whose activations fit the memory, once it is known
+        self.ways: dict[int, Way] = {}
+        self.kept: dict[int, list[Weights]] = {}
+        self.replays: dict[int, Recorded] = {}  # of the chunks that are kept, which lie where they lie
+
+    def chunks(self, posterior: DrawsFunctions, count: int, generator: torch.Generator | None) -> Iterable[Weights]:
+        """Draws stacked in chunks; those of the posterior's own seed are kept for the next call unless big."""
+        own = generator is None and count * sum(p.numel() for p in self.module.parameters()) <= _KEEP
+        if own and count in self.kept:
+            return self.kept[count]
+        samples = posterior.samples(count, generator)
+        if samples is None:
+            raise PosterityError("this posterior's draws are not sets of weights")
+        stacked = (stack(chunk) for chunk in batched(samples, self.chunk))
+        if not own:
+            return stacked
+        self.kept = {count: list(stacked)}
+        self.replays = {
+            id(chunk): Recorded(partial(self.stacked_pass, chunk))
+            for chunk in self.kept[count]
+            if self.compute.compile and self.device.type == "cuda"
+        }
+        return self.kept[count]
+
+    def __call__(self, chunk: Weights, inputs: Inputs, way: Way) -> Tensor:
+        """Outputs of the chunk's draws, [draws, batch, ...]."""
+        parts = list(blocks(inputs, way.block))
+        if way.batched:
+            replay = self.replays.get(id(chunk))
+            outputs = [replay(part).clone() if replay else self.stacked_pass(chunk, part) for part in parts]
+            return _join(outputs, dim=1)
+        draws = [_row(chunk, i) for i in range(_count(chunk))]
+        if self.compute.compile:
+            return torch.stack([_join([self.one_pass(draw, part) for part in parts], dim=0) for draw in draws])
+        return torch.stack(self._looped(draws, parts))
+
+    def _looped(self, draws: list[Weights], parts: list[Inputs]) -> list[Tensor]:
+        """Outputs draw by draw, the draws' tensors standing in for the module's own."""
+        # As functional_call does, but without its overhead, a tenth of a small network's forward pass.
+        own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        saved = {name: tensor.data for name, tensor in own.items()}
+        outputs = []
+        try:
+            for params, buffers in draws:
+                for name, value in (*params.items(), *buffers.items()):
+                    own[name].data = value
+                outputs.append(_join([call(self.module, part) for part in parts], dim=0))
+        finally:
+            for name, value in saved.items():
+                own[name].data = value
+        return outputs
+
+    def way(self, posterior: DrawsFunctions, inputs: Inputs, count: int) -> Way:
+        """The way told, or the fastest of those worth trying, timed once for this many inputs."""
+        if self.compute.batched is not None:
+            return self._largest(self.compute.batched, inputs)
+        if count < self.chunk or not self.vmappable:
+            return self._largest(False, inputs)
+        examples = min(num_examples(inputs), _PROBE)
+        if examples not in self.ways:
+            self.ways[examples] = self._fastest(posterior, inputs)
+        return self.ways[examples]
+
+    def _fastest(self, posterior: DrawsFunctions, inputs: Inputs) -> Way:
+        """Time one chunk each way on the first inputs; the best of a few tries counts."""
+        chunk = next(iter(self.chunks(posterior, self.chunk, None)))
+        few = map_inputs(inputs, lambda t: t[:_PROBE])
+        ways = [self._largest(False, inputs), self._largest(True, inputs)]
+        if self.device.type == "cpu":
+            ways += [replace(way, block=min(way.block, _CACHE_BLOCK)) for way in ways]
+
+        # On a CPU this thread's own time, which does not count what others do on a busy machine.
+        clock = time.perf_counter if self.device.type == "cuda" else time.thread_time
+
+        def seconds(way: Way) -> float:
+            start = clock()
+            self(chunk, few, way)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            return clock() - start
+
+        ways = list(dict.fromkeys(ways))
+        rounds = [[seconds(way) for way in ways] for _ in range(3)]  # the first warms up
+        plain, *others = (min(times) for times in zip(*rounds, strict=True))
+        best = min(others, default=plain)
+        return ways[1 + others.index(best)] if best < _CLEARLY * plain else ways[0]
+
+    def _largest(self, batched_pass: bool, inputs: Inputs) -> Way:
+        """As many inputs at a time as the memory budget allows."""
+        if self.compute.block is not None:
+            return Way(batched_pass, self.compute.block)
+        if self.budget is None:
+            memory = self.compute.memory or _free_memory(self.device)
+            self.budget = memory // activation_bytes(self.module, inputs)
+        return Way(batched_pass, max(1, self.budget // (self.chunk if batched_pass else 1)))
+
+
+def _outputs(module: nn.Module, weights: Weights, inputs: Inputs) -> Tensor:
+    """What one draw of the weights makes of the inputs."""
+    args, kwargs = arguments(inputs)
+    return functional_call(module, {**weights[0], **weights[1]}, args, kwargs)
+
+
+def _free_memory(device: torch.device) -> int:
+    return 2**30 if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 4
+
+
+def _join(parts: list[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
+    """Bytes of all layer outputs for one example: an upper bound of what one pass holds at a time."""
+    sizes: list[int] = []
+
+    def note(_: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            sizes.append(output.numel() * output.element_size())
+
+    handles = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
+    try:
+        args, kwargs = arguments(map_inputs(inputs, lambda t: t[:1]))
+        module(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return max(1, sum(sizes))
+
+
+def _vmappable(module: nn.Module) -> bool:
+    """Recurrent layers have no batching rule; everything else is taken to have one."""
+    return not any(isinstance(m, nn.RNNBase) for m in module.modules())
+
+
+def blocks(inputs: Inputs, size: int) -> Iterator[Inputs]:
+    """The inputs in consecutive pieces."""
+    total = num_examples(inputs)
+    if total <= size:
+        yield inputs
+        return
+    for start in range(0, total, size):
+        yield map_inputs(inputs, lambda t, a=start: t[a : a + size])  # type: ignore[misc]
+
+
+def _count(stacked: Weights) -> int:
+    return len(next(iter(stacked[0].values())))
+
+
+def _row(stacked: Weights, index: int) -> Weights:
+    """One draw of a stack, without copying."""
+    return {name: p[index] for name, p in stacked[0].items()}, {name: b[index] for name, b in stacked[1].items()}
+
+
+def stack(chunk: list[Weights]) -> Weights:
+    """Several draws as one set of tensors with a draw dimension in front."""
+    params = {name: _stacked([draw[0][name] for draw in chunk]) for name in chunk[0][0]}
+    return params, {name: _stacked([draw[1][name] for draw in chunk]) for name in chunk[0][1]}
+
+
+def _stacked(tensors: list[Tensor]) -> Tensor:
+    """The tensors as one; without a copy where all draws share one, such as a weight that is not random."""
+    first = tensors[0]
+    return first.expand(len(tensors), *first.shape) if all(t is first for t in tensors) else torch.stack(tensors)
+
+
+def batched(items: Iterator[Weights], size: int) -> Iterator[list[Weights]]:
+    """Lists of up to ``size`` consecutive items."""
+    while chunk := list(itertools.islice(items, size)):
+        yield chunk
