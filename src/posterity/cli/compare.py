@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.table import Table
 
 from posterity.cli.show import console
-from posterity.evaluation.compare import Contest, Watch
 from posterity.evaluation.compare import compare as run_comparison
+from posterity.evaluation.contest import Contest, Watch
 from posterity.files import write_bytes
 
 
