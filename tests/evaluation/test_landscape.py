@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import posterity as pst
-from posterity.evaluation.landscape import Plane, connect, judge, landmarks, landscape
+from posterity.evaluation.connection import connect
+from posterity.evaluation.landscape import Plane, judge, landmarks, landscape
 from posterity.posteriors import Empirical, LowRankGaussian, Mixture
 from posterity.types import PosterityError
 

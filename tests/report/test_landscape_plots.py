@@ -7,8 +7,9 @@ import torch
 mpl.use("agg")
 from matplotlib.figure import Figure
 
+from posterity.evaluation.connection import Connection
 from posterity.evaluation.diagnostics import Diversity
-from posterity.evaluation.landscape import Connection, Landscape
+from posterity.evaluation.landscape import Landscape
 from posterity.report import landscape as pictures
 
 

@@ -1,4 +1,4 @@
-"""Pictures of the loss: on a plane through solutions, and along curves between two of them.
+"""Pictures of the loss on a plane through solutions.
 
 A plane through three solutions w₁, w₂, w₃ has the axes of Gram and Schmidt (Garipov et al. 2018, 1802.10026):
 
@@ -7,17 +7,12 @@ A plane through three solutions w₁, w₂, w₃ has the axes of Gram and Schmid
 Through more points (the snapshots behind SWAG, the samples of a chain) it is the plane of their first two principal
 components, through their mean. Coordinates are distances in weight space.
 
-A curve between two solutions bends once, in a trained middle θ:
-
-    φ(t) = (1 − t)² w₁ + 2 t (1 − t) θ + t² w₂,    θ* = argmin E_{t ~ U[0, 1]} loss(φ(t))
-
-Networks with BatchNorm get statistics of their own at every point of plane and curve.
+Networks with BatchNorm get statistics of their own at every point of the plane.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
@@ -27,19 +22,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from posterity.calling import arguments, map_inputs
-from posterity.data import DataSet
 from posterity.data.pieces import pieces
 from posterity.flat import Layout
 from posterity.posteriors import Empirical, LowRankGaussian, Mixture, WeightPosterior
 from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
 from posterity.probability.likelihoods import Likelihood
-from posterity.random import generator_for
 from posterity.types import Batch, Params, PosterityError
 
-__all__ = ["Connection", "Landscape", "Plane", "connect", "judge", "landmarks", "landscape", "walked"]
+__all__ = ["Landscape", "Plane", "judge", "landmarks", "landscape", "moved", "walked"]
 
 _TOGETHER = 8  # networks whose BatchNorm statistics are gathered in one pass
-_Example = tuple[float, Batch]
 
 
 @singledispatch
@@ -179,78 +171,11 @@ def landscape(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Connection:
-    """Loss and error between two solutions, along the straight line and along the trained curve.
-
-    Attributes:
-        t: Positions along both, 0 and 1 at the solutions, [points].
-        straight_loss: On the line, [points].
-        straight_error: On the line, [points].
-        curve_loss: On the curve, [points].
-        curve_error: On the curve, [points].
-        bend: θ, the trained middle.
-    """
-
-    t: Tensor
-    straight_loss: Tensor
-    straight_error: Tensor
-    curve_loss: Tensor
-    curve_error: Tensor
-    bend: Params
-
-    @property
-    def barrier(self) -> tuple[float, float]:
-        """By how much the loss rises above the line between its ends: on the straight way, and on the curve."""
-        ways = (self.straight_loss, self.curve_loss)
-        between = [way - torch.lerp(way[0], way[-1], self.t.to(way)) for way in ways]
-        return float(between[0].max()), float(between[1].max())
-
-
-def connect(
-    first: WeightPosterior,
-    second: WeightPosterior,
-    data: Any,
-    *,
-    steps: int = 1000,
-    lr: float = 0.01,
-    batch_size: int = 128,
-    points: int = 21,
-    seed: int = 0,
-) -> Connection:
-    """Look for a way of low loss between two solutions (mode connectivity).
-
-    Args:
-        first: Where the curve begins: the posterior's mean.
-        second: Where it ends.
-        data: Training data (of a DataSet its training part), to train the bend and to judge the ways on.
-        steps: Steps of Adam on the bend.
-        lr: Their size.
-        batch_size: Examples of each.
-        points: Where along the ways to judge.
-        seed: The positions and batches drawn.
-    """
-    module, likelihood, layout = first.module, first.likelihood, Layout.of(first.mean())
-    ends = torch.stack([layout.flatten(first.mean()), layout.flatten(second.mean())])
-    middle = ends.mean(0)
-    if isinstance(data, DataSet):
-        data = data.train
-    examples = _examples(data, ends.device, steps, batch_size, seed)
-    bend = _trained(module, likelihood, layout, ends, examples, lr)
-    t = torch.linspace(0, 1, points, dtype=torch.float64)
-    judged = [
-        judge(module, likelihood, [layout.unflatten(_bezier(ends, way, float(s))) for s in t], data).cpu()
-        for way in (middle, bend)
-    ]
-    (straight_loss, straight_error), (curve_loss, curve_error) = (j.unbind(-1) for j in judged)
-    return Connection(t, straight_loss, straight_error, curve_loss, curve_error, layout.unflatten(bend))
-
-
 @torch.no_grad()
 def judge(module: nn.Module, likelihood: Likelihood, networks: Sequence[Params], data: Any) -> Tensor:
     """Mean negative log-likelihood and error of each set of weights, [networks, 2]."""
     device = next(module.parameters()).device
-    batches = [_moved(batch, device) for batch in pieces(data, size=1000)]
+    batches = [moved(batch, device) for batch in pieces(data, size=1000)]
     total = sum(len(batch.targets) for batch in batches)
     rows = []
     for start in range(0, len(networks), _TOGETHER):
@@ -274,41 +199,6 @@ def _judged(module: nn.Module, likelihood: Likelihood, weights: Params, batch: B
     return torch.stack([loss, wrong.to(loss)])
 
 
-def _trained(
-    module: nn.Module, likelihood: Likelihood, layout: Layout, ends: Tensor, examples: Iterator[_Example], lr: float
-) -> Tensor:
-    """θ: Adam on the loss at random positions of the curve, from the straight line's middle."""
-    network = copy.deepcopy(module)
-    for layer in batchnorm_layers(network).values():
-        layer.train()
-    bend = ends.mean(0).requires_grad_()
-    optimizer = torch.optim.Adam([bend], lr=lr)
-    for t, batch in examples:
-        args, kwargs = arguments(batch.inputs)
-        outputs = functional_call(network, layout.unflatten(_bezier(ends, bend, t)), args, kwargs)
-        loss = -likelihood.log_prob(outputs, batch.targets).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return bend.detach()
-
-
-def _examples(data: Any, device: torch.device, steps: int, batch_size: int, seed: int) -> Iterator[_Example]:
-    """A random position and a random batch for every step."""
-    everything = [_moved(batch, device) for batch in pieces(data)]
-    generator = generator_for(seed)
-    for step in range(steps):
-        piece = everything[step % len(everything)]
-        rows = torch.randint(len(piece.targets), (batch_size,), generator=generator).to(device)
-        inputs = map_inputs(piece.inputs, lambda t, rows=rows: t[rows])  # type: ignore[misc]
-        yield float(torch.rand((), generator=generator)), Batch(inputs, piece.targets[rows])
-
-
-def _bezier(ends: Tensor, bend: Tensor, t: float) -> Tensor:
-    """φ(t)."""
-    return (1 - t) ** 2 * ends[0] + 2 * t * (1 - t) * bend + t**2 * ends[1]
-
-
 def _axes(spots: Tensor, steps: int, margin: float) -> list[Tensor]:
     """Grid coordinates along both axes, over all spots and a margin."""
     low, high = spots.amin(0), spots.amax(0)
@@ -316,5 +206,6 @@ def _axes(spots: Tensor, steps: int, margin: float) -> list[Tensor]:
     return [torch.linspace(float(a - room), float(b + room), steps) for a, b in zip(low, high, strict=True)]
 
 
-def _moved(batch: Batch, device: torch.device) -> Batch:
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """The batch on a device."""
     return Batch(map_inputs(batch.inputs, lambda t: t.to(device)), batch.targets.to(device))

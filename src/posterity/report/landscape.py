@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from posterity.evaluation.connection import Connection
 from posterity.evaluation.diagnostics import Diversity
-from posterity.evaluation.landscape import Connection, Landscape
+from posterity.evaluation.landscape import Landscape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
