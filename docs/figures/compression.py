@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 import posterity as pst
 from posterity import data, models
 from posterity.compression import WeightFilm
-from posterity.compression.pipeline import accuracy
+from posterity.compression.criterion import accuracy
 from posterity.methods.tempering import LinearKL
 from posterity.report import sparsity as pictures
 

@@ -13,7 +13,7 @@ from posterity.cli.folder import RunFolder
 from posterity.cli.show import console
 from posterity.compression import CompressedNetwork, to_onnx, to_torch_export
 from posterity.compression import compress as compress_posterior
-from posterity.compression.pipeline import accuracy
+from posterity.compression.criterion import accuracy
 from posterity.data import DataSet, Task
 from posterity.files import write_bytes
 from posterity.types import PosterityError

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from posterity import calling, masks
 from posterity.calling import InputSpec
 from posterity.compression import files
 from posterity.compression.compact import Compacted, compact, silenced
+from posterity.compression.criterion import Criterion, accuracy, choose, device_of
 from posterity.compression.files import Bits
 from posterity.compression.flops import flops
 from posterity.compression.layers import SparseLinear, with_faster_layers
@@ -28,18 +29,16 @@ from posterity.compression.report import Compression, LayerReport
 from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import Network, trace
 from posterity.files import write_state
-from posterity.masks import Masks
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError
 
-__all__ = ["CompressedNetwork", "accuracy", "compress", "made_up"]
+__all__ = ["CompressedNetwork", "compress", "made_up"]
 
 _BATCHES = (1, 128)
 _REFERENCE, _DENSE, _COMPACTED = "as it was", "masked dense", "compacted"
 _NOISE = 1.05
 """Times closer than this are called equal: two timings of one network differ by up to 3%."""
-_DEFAULT_LOG_ALPHA = 3.0
 
 
 class CompressedNetwork(Network):
@@ -54,30 +53,6 @@ class CompressedNetwork(Network):
         """Write the weights that are left, for ``load`` into the plain network; returns the bytes on disk."""
         write_state(path, self.meta["packed"], "compressed network")
         return Path(path).stat().st_size
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """Which weights go: at most one of the three.
-
-    Attributes:
-        threshold: Weights with log alpha ≥ threshold go.
-        keep: The fraction of weights that stays.
-        max_drop: How much validation accuracy may be lost, as a fraction: 0.002 is a fifth of a percent.
-        per_layer: ``keep`` and ``max_drop`` count within each layer, not over the network.
-    """
-
-    threshold: float | None = None
-    keep: float | None = None
-    max_drop: float | None = None
-    per_layer: bool = False
-
-    def __post_init__(self) -> None:
-        given = [n for n in ("threshold", "keep", "max_drop") if getattr(self, n) is not None]
-        if len(given) > 1:
-            raise PosterityError(f"give one of threshold, keep and max_drop, got {' and '.join(given)}")
-        if self.max_drop is not None and not 0 <= self.max_drop < 1:
-            raise PosterityError(f"max_drop is a fraction in [0, 1), got {self.max_drop!r}")
 
 
 def compress(
@@ -111,9 +86,9 @@ def compress(
     """
     criterion = Criterion(threshold, keep, max_drop, per_layer)
     dense, variance = _network_and_variance(subject)
-    device = _device(dense)
+    device = device_of(dense)
     example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))
-    chosen = _masks(dense, variance, criterion, validation)
+    chosen = choose(criterion, dense, variance, validation)
     pruned = masks.apply(dense, chosen)
     packed = files.pack(silenced(pruned, example), _bits(pruned, variance, bits))
     masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
@@ -132,10 +107,6 @@ def compress(
         notes=choice.notes,
     )
     return network.eval()
-
-
-def _device(network: nn.Module) -> torch.device:
-    return next((p.device for p in network.parameters()), torch.device("cpu"))
 
 
 def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Params]:
@@ -171,70 +142,12 @@ def made_up(spec: InputSpec) -> Inputs:
     return made[0] if len(made) == 1 else tuple(made)
 
 
-def _masks(dense: nn.Module, variance: Params, criterion: Criterion, validation: Iterable[Any] | None) -> Masks:
-    """Which weights stay."""
-    params = dict(dense.named_parameters())
-    if criterion.keep is None and criterion.max_drop is None:
-        return _masks_at_threshold(params, variance, criterion.threshold)
-    scores = masks.signal_to_noise(params, variance) if variance else masks.magnitude(params)
-    fraction = criterion.keep
-    if fraction is None:
-        fraction = _fraction_for_drop(dense, scores, criterion, validation)
-    return masks.top_fraction(scores, fraction, criterion.per_layer)
-
-
-def _masks_at_threshold(params: Mapping[str, Tensor], variance: Params, threshold: float | None) -> Masks:
-    """By log alpha where there are variances; otherwise the zeros that are there already."""
-    if threshold is not None and not variance:
-        raise PosterityError("a threshold on log alpha needs variances, and this has none: give keep= or max_drop=")
-    if variance:
-        limit = _DEFAULT_LOG_ALPHA if threshold is None else threshold
-        chosen = masks.below(masks.log_alpha(params, variance), limit)
-        if not any(bool(value.any()) for value in chosen.values()):
-            total = sum(value.numel() for value in chosen.values())
-            raise PosterityError(f"threshold={limit:g} removes all {total:,} weights: raise it, or give keep=")
-        return chosen
-    chosen = {name: value != 0 for name, value in masks.weights(params).items()}
-    if all(bool(value.all()) for value in chosen.values()):
-        raise PosterityError("there are no variances and no zeros to compress by: give keep= or max_drop=")
-    return chosen
-
-
-def _fraction_for_drop(
-    dense: nn.Module, scores: Params, criterion: Criterion, validation: Iterable[Any] | None
-) -> float:
-    if validation is None or criterion.max_drop is None:
-        raise PosterityError("max_drop needs validation data: give validation=")
-    floor = accuracy(dense, validation) - criterion.max_drop
-
-    def accuracy_with(fraction: float) -> float:
-        return accuracy(masks.apply(dense, masks.top_fraction(scores, fraction, criterion.per_layer)), validation)
-
-    return masks.smallest_keep(accuracy_with, floor)
-
-
 def _bits(pruned: nn.Module, variance: Params, bits: Bits | Literal["variance"]) -> Bits:
     if bits != "variance":
         return bits
     if not variance:
         raise PosterityError("bits from the variance need a posterior that has one: give a number of bits")
     return files.bits_from_variance({name: p.detach() for name, p in pruned.named_parameters()}, variance)
-
-
-def accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
-    """The fraction of examples whose highest output is their label."""
-    right = total = 0
-    device = _device(network)
-    with torch.no_grad():
-        for batch in map(calling.as_batch, batches):
-            if batch.targets.is_floating_point():
-                raise PosterityError("accuracy needs integer labels, got targets of type " + str(batch.targets.dtype))
-            outputs = calling.call(network, calling.map_inputs(batch.inputs, lambda tensor: tensor.to(device)))
-            right += int((outputs.argmax(-1).cpu() == batch.targets.cpu()).sum())
-            total += batch.targets.numel()
-    if total == 0:
-        raise PosterityError("the validation data is empty")
-    return right / total
 
 
 @dataclass(frozen=True)
@@ -265,10 +178,10 @@ def _fastest(masked: nn.Module, example: Inputs) -> Choice:
 
 def _forms(masked: nn.Module, compacted: Network, example: Inputs) -> dict[str, Network]:
     """All ways to run the masked network: dense or compacted, reading all inputs or some, with faster layers or not."""
-    forms = {_COMPACTED: compacted, _DENSE: trace(masked).to(_device(masked))}
+    forms = {_COMPACTED: compacted, _DENSE: trace(masked).to(device_of(masked))}
     if "select_" in compacted.code:
         forms[f"{_COMPACTED}, all inputs read"] = compact(masked, example, select_inputs=False).module
-    if _device(masked).type == "cpu":
+    if device_of(masked).type == "cpu":
         for name, network in list(forms.items()):
             faster, layers = with_faster_layers(network, example, _BATCHES)
             if layers:

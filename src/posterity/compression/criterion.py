@@ -1,0 +1,105 @@
+"""Which weights go: at a threshold, down to a fraction, or as far as accuracy allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posterity import calling, masks
+from posterity.masks import Masks
+from posterity.types import Params, PosterityError
+
+__all__ = ["Criterion", "accuracy", "choose", "device_of"]
+
+_DEFAULT_LOG_ALPHA = 3.0
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Which weights go: at most one of the three.
+
+    Attributes:
+        threshold: Weights with log alpha ≥ threshold go.
+        keep: The fraction of weights that stays.
+        max_drop: How much validation accuracy may be lost, as a fraction: 0.002 is a fifth of a percent.
+        per_layer: ``keep`` and ``max_drop`` count within each layer, not over the network.
+    """
+
+    threshold: float | None = None
+    keep: float | None = None
+    max_drop: float | None = None
+    per_layer: bool = False
+
+    def __post_init__(self) -> None:
+        given = [n for n in ("threshold", "keep", "max_drop") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise PosterityError(f"give one of threshold, keep and max_drop, got {' and '.join(given)}")
+        if self.max_drop is not None and not 0 <= self.max_drop < 1:
+            raise PosterityError(f"max_drop is a fraction in [0, 1), got {self.max_drop!r}")
+
+
+def choose(criterion: Criterion, dense: nn.Module, variance: Params, validation: Iterable[Any] | None) -> Masks:
+    """Which weights stay."""
+    params = dict(dense.named_parameters())
+    if criterion.keep is None and criterion.max_drop is None:
+        return _masks_at_threshold(params, variance, criterion.threshold)
+    scores = masks.signal_to_noise(params, variance) if variance else masks.magnitude(params)
+    fraction = criterion.keep
+    if fraction is None:
+        fraction = _fraction_for_drop(dense, scores, criterion, validation)
+    return masks.top_fraction(scores, fraction, criterion.per_layer)
+
+
+def _masks_at_threshold(params: Mapping[str, Tensor], variance: Params, threshold: float | None) -> Masks:
+    """By log alpha where there are variances; otherwise the zeros that are there already."""
+    if threshold is not None and not variance:
+        raise PosterityError("a threshold on log alpha needs variances, and this has none: give keep= or max_drop=")
+    if variance:
+        limit = _DEFAULT_LOG_ALPHA if threshold is None else threshold
+        chosen = masks.below(masks.log_alpha(params, variance), limit)
+        if not any(bool(value.any()) for value in chosen.values()):
+            total = sum(value.numel() for value in chosen.values())
+            raise PosterityError(f"threshold={limit:g} removes all {total:,} weights: raise it, or give keep=")
+        return chosen
+    chosen = {name: value != 0 for name, value in masks.weights(params).items()}
+    if all(bool(value.all()) for value in chosen.values()):
+        raise PosterityError("there are no variances and no zeros to compress by: give keep= or max_drop=")
+    return chosen
+
+
+def _fraction_for_drop(
+    dense: nn.Module, scores: Params, criterion: Criterion, validation: Iterable[Any] | None
+) -> float:
+    if validation is None or criterion.max_drop is None:
+        raise PosterityError("max_drop needs validation data: give validation=")
+    floor = accuracy(dense, validation) - criterion.max_drop
+
+    def accuracy_with(fraction: float) -> float:
+        return accuracy(masks.apply(dense, masks.top_fraction(scores, fraction, criterion.per_layer)), validation)
+
+    return masks.smallest_keep(accuracy_with, floor)
+
+
+def accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
+    """The fraction of examples whose highest output is their label."""
+    right = total = 0
+    device = device_of(network)
+    with torch.no_grad():
+        for batch in map(calling.as_batch, batches):
+            if batch.targets.is_floating_point():
+                raise PosterityError("accuracy needs integer labels, got targets of type " + str(batch.targets.dtype))
+            outputs = calling.call(network, calling.map_inputs(batch.inputs, lambda tensor: tensor.to(device)))
+            right += int((outputs.argmax(-1).cpu() == batch.targets.cpu()).sum())
+            total += batch.targets.numel()
+    if total == 0:
+        raise PosterityError("the validation data is empty")
+    return right / total
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Where a network is."""
+    return next((p.device for p in network.parameters()), torch.device("cpu"))
