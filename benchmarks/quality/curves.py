@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks.quality.tables import Table
+from posterity.report.style import colour, figure, png, styled
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
@@ -19,19 +20,19 @@ def curves(table: Table, results: Path) -> list[str]:
     runs = [run for run in runs if run.get("losses")]
     if not runs:
         return []
-    picture(runs).savefig(IMAGES / f"{table.name}.png", dpi=110)
+    (IMAGES / f"{table.name}.png").write_bytes(png(picture(runs), 130))
     return [f"![The training loss of every row by epoch](images/{table.name}.png)"]
 
 
+@styled
 def picture(runs: list[dict]) -> Figure:
     """One line a run, one colour a row."""
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
+    made, (axes,) = figure(1, width=5.2, height=3.4)
     rows = list(dict.fromkeys(run["row"] for run in runs))
     for run in runs:
         first = run is next(other for other in runs if other["row"] == run["row"])
         epochs = range(1, len(run["losses"]) + 1)
-        axes.plot(epochs, run["losses"], color=f"C{rows.index(run['row'])}", label=run["row"] if first else None)
+        axes.plot(epochs, run["losses"], color=colour(rows.index(run["row"])), label=run["row"] if first else None)
     axes.set(xlabel="epoch", ylabel="training loss")
     axes.legend()
-    return figure
+    return made
