@@ -37,3 +37,10 @@ def test_a_hessian_that_follows_slowly_is_none():
     with warnings.catch_warnings():
         warnings.simplefilter("error", PosterityWarning)
         fitted(beta2=0.9999)
+
+
+def test_under_a_narrow_prior_weights_may_be_the_priors():
+    method = pst.IVON(prior=pst.priors.Normal(1e-3), rescale_lr=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PosterityWarning)
+        pst.fit(lambda: mlp(64, 10), method, DIGITS, epochs=1, training=pst.Training(progress=False))

@@ -143,9 +143,14 @@ class IVON(SampledOptimizer):
         return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
 
     def curvature_lost(self) -> float:
-        """The share of weights whose Hessian is below a hundredth of δ̃: they are as good as drawn from the prior."""
-        pairs = zip(self.param_groups, self._flat, strict=True)
-        lost = [100 * flat["hessian"] < scaled_precision(group, flat) for group, flat in pairs]
+        """The share of weights with a Hessian below a hundredth of δ̃, where the prior is wide (δ̃ < h₀).
+
+        Those weights are as good as drawn from the prior. Under a narrow one, as of a task before, that is right.
+        """
+        lost = []
+        for group, flat in zip(self.param_groups, self._flat, strict=True):
+            delta = scaled_precision(group, flat)
+            lost.append(100 * flat["hessian"] < delta * (delta < group["hess_init"]))
         return float(torch.cat(lost).double().mean())
 
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
