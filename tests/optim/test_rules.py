@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posterity.optim import IVON, KFAC, VOGN, NoisyKFAC
-from posterity.optim.kfac import damped_roots, matrix_normal
+from posterity.optim.kfac import damped_roots, matrix_normal, natural_gradient
 from posterity.types import PosterityError
 
 
@@ -109,6 +109,8 @@ def test_noisy_kfac_draws_have_the_covariance_of_the_kronecker_inverse():
     inverse_G = torch.linalg.inv(G + math.sqrt(damping) / pi * torch.eye(3).double())
     torch.testing.assert_close(R_A @ R_A.T, inverse_A)
     torch.testing.assert_close(R_G @ R_G.T, inverse_G)
+    M = torch.arange(12, dtype=torch.float64).view(3, 4)
+    torch.testing.assert_close(natural_gradient(M, R_A @ R_A.T, R_G @ R_G.T), inverse_G @ M @ inverse_A)
     g, count = torch.Generator().manual_seed(2), 40_000
     draws = torch.stack([matrix_normal(R_A, R_G, g).flatten() for _ in range(count)])
     expected = torch.kron(inverse_G, inverse_A)

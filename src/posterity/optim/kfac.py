@@ -53,6 +53,11 @@ def _inverse_root(matrix: Tensor, damping: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(L, identity, upper=False).T
 
 
+def natural_gradient(M: Tensor, A_inverse: Tensor, G_inverse: Tensor) -> Tensor:
+    """G_d⁻¹ M A_d⁻¹."""
+    return G_inverse @ M @ A_inverse
+
+
 def matrix_normal(R_A: Tensor, R_G: Tensor, generator: torch.Generator) -> Tensor:
     """A draw R_G E R_Aᵀ with the covariance G_d⁻¹ ⊗ A_d⁻¹."""
     E = torch.empty(len(R_G), len(R_A), dtype=R_A.dtype, device=R_A.device).normal_(generator=generator)
@@ -243,7 +248,7 @@ class KFAC(SampledOptimizer):
                 self._invert(number, damping)
             M = momentum[new.weight].flatten(1)
             M = M if new.bias is None else torch.cat([M, momentum[new.bias].unsqueeze(1)], 1)
-            self._add_matrix(new, inverse.output @ M @ inverse.input, -group["lr"])
+            self._add_matrix(new, natural_gradient(M, inverse.input, inverse.output), -group["lr"])
 
     def _invert(self, number: int, damping: float) -> None:
         """A_d⁻¹ and G_d⁻¹ of a layer, and their roots where there is noise."""
