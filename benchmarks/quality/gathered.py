@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality.curves import curves
-from benchmarks.quality.runs import RESULTS, write
+from benchmarks.quality.runs import RESULTS, meets, write
 from benchmarks.quality.tables import Table, slug
 from posterity.evaluation.calibration import ece
 from posterity.evaluation.metrics import metric
@@ -239,11 +239,6 @@ def cell(figure: str, ours: Mapping[str, float] | None, published: float | None)
     if published is None:
         return text
     return f"{f'**{text}**' if meets(figure, ours['mean'], published) else text} ({shown(figure, published)})"
-
-
-def meets(figure: str, ours: float, published: float) -> bool:
-    """Whether ours is at least as good."""
-    return metric(figure).better * (ours - published) >= 0
 
 
 def shown(figure: str, value: float) -> str:

@@ -123,13 +123,13 @@ def choice(table: Table, name: str) -> tuple[int, bool]:
 
 def missed(table: Table, name: str, run: dict[str, Any]) -> int:
     """How many of the published figures of a row its trial does not reach."""
-    found = run["lines"].get(name, {})
+    found, published = run["lines"].get(name, {}), table.published.get(name, {})
+    return sum(found.get(f) is None or not meets(f, found[f], value) for f, value in published.items())
 
-    def reached(figure: str, value: float) -> bool:
-        own = found.get(figure)
-        return own is not None and pst.evaluation.metrics.metric(figure).better * (own - value) >= 0
 
-    return sum(not reached(figure, value) for figure, value in table.published.get(name, {}).items())
+def meets(figure: str, ours: float, published: float) -> bool:
+    """Whether ours is at least as good."""
+    return pst.evaluation.metrics.metric(figure).better * (ours - published) >= 0
 
 
 def best_line(run: dict[str, Any], figure: str, sign: int) -> float:

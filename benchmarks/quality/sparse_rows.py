@@ -13,7 +13,6 @@ from posterity.models import lenet5_caffe, lenet_300_100, mlp
 
 RAMP = LinearKL(fraction=0.1, delay=1 / 30)
 SHAPE = (1, 28, 28)
-CAFFE = pst.SparseVD(kl_schedule=RAMP, clip_start=0.2, finetune=1 / 8, decay_start=0.0)
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,13 @@ def wide(units: int) -> nn.Module:
     return mlp(784, 10, (units, units, units))
 
 
+CAFFE = Row(
+    lambda: lenet5_caffe(SHAPE),
+    pst.SparseVD(kl_schedule=RAMP, clip_start=0.2, finetune=1 / 8, decay_start=0.0, temperature=1.303),
+    epochs=400,
+    lr=2e-3,
+    batch=200,
+)
 ROWS = {
     "lenet-300-100": Row(
         lambda: lenet_300_100(SHAPE),
@@ -41,21 +47,8 @@ ROWS = {
         epochs=150,
         lr=1e-3,
     ),
-    "lenet-5-caffe": Row(
-        lambda: lenet5_caffe(SHAPE),
-        replace(CAFFE, temperature=1.303),
-        epochs=400,
-        lr=2e-3,
-        batch=200,
-    ),
-    "lenet-5-caffe-shifted": Row(
-        lambda: lenet5_caffe(SHAPE),
-        replace(CAFFE, temperature=1.179),
-        epochs=400,
-        lr=4e-3,
-        batch=200,
-        shift=1,
-    ),
+    "lenet-5-caffe": CAFFE,
+    "lenet-5-caffe-shifted": replace(CAFFE, method=replace(CAFFE.method, temperature=1.179), lr=4e-3, shift=1),
     "ard": Row(
         lambda: lenet_300_100(SHAPE),
         pst.ARD(kl_schedule=RAMP, clip_start=0.4, finetune=20 / 150),

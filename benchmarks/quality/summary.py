@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.quality import uci_page
-from benchmarks.quality.gathered import Summary, is_best, meets
+from benchmarks.quality.gathered import Summary, is_best
+from benchmarks.quality.runs import meets
 from benchmarks.quality.tables import Table
 from posterity.evaluation.metrics import metric
 
