@@ -1,4 +1,4 @@
-"""Real MNIST: every way to a posterior learns it, calibrated, with hardly a setting changed. Slow; skipped without data.
+"""Real MNIST: every way to a posterior learns it, calibrated, with hardly a setting changed. Slow; needs the data.
 
 After four epochs of 20,000 images a plain LeNet-5 has an accuracy of 97.3%, an NLL of 0.09 and an ECE of 0.008 on the
 10,000 test images, where a standard error of the accuracy is 0.2%. The bounds leave twice the errors for a method.
