@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ __all__ = [
     "arguments",
     "as_batch",
     "call",
+    "channels_last",
     "check_finite",
     "device_order",
     "finite_check",
@@ -29,6 +31,8 @@ __all__ = [
     "plain_copy",
     "tensors_of",
 ]
+
+_log = logging.getLogger("posterity")
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -117,13 +121,36 @@ def _sequences(dtype: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
     return not getattr(torch, dtype).is_floating_point and tensor.ndim - 1 == len(shape) == 1
 
 
-def device_order(images: Tensor) -> Tensor:
-    """On a GPU images or 2D kernels with their channels last, as its convolutions work; what follows keeps the order.
+def device_order(network: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor]:
+    """How images should lie for this network: on a GPU with their channels last, as its convolutions work.
 
-    Otherwise the library transposes them before and after every convolution.
+    What follows keeps the order; with the channels first the library transposes before and after every convolution. A
+    network that looks at its feature maps through ``view`` cannot take it, and gets its images as they are.
     """
-    on_gpu = images.is_cuda and images.ndim == 4
-    return images.contiguous(memory_format=torch.channels_last) if on_gpu else images
+    if not any(_is_images(tensor) for tensor in tensors_of(inputs)):
+        return _unchanged
+    try:
+        call(plain_copy(network), map_inputs(inputs, lambda t: channels_last(t[:2])))
+    except RuntimeError as error:
+        _log.info("this network needs its channels first (%s)", str(error).splitlines()[0])
+        return _unchanged
+    return channels_last
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """On a GPU images or 2D kernels with their channels last; anything else as it is."""
+    if not _is_images(images):
+        return images
+    # Not ``contiguous``, to which a single channel is last already, and which then leaves the strides of the first.
+    return torch.empty_like(images, memory_format=torch.channels_last).copy_(images)
+
+
+def _is_images(tensor: Tensor) -> bool:
+    return tensor.is_cuda and tensor.ndim == 4 and tensor.is_floating_point()
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def aligned(weight: Tensor) -> Tensor:

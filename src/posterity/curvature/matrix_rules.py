@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.conv import _ConvNd
 
-from posterity.calling import device_order
 from posterity.curvature.conv_kernel import fused_moments
 from posterity.curvature.outer import add_moments, examples_at_once
 from posterity.curvature.patches import Windows, pad_explicitly
@@ -39,9 +38,7 @@ def linear(module: nn.Linear, original: Forward, sink: Sink) -> Forward:
 def convolution(module: _ConvNd, original: Forward, sink: Sink) -> Forward:
     """Convolutions of one, two or three dimensions with any stride, padding, dilation and groups."""
     windows = Windows.of(module)
-    return lambda x: _Convolution.apply(
-        device_order(pad_explicitly(module, x)), module.weight, module.bias, windows, sink
-    )
+    return lambda x: _Convolution.apply(pad_explicitly(module, x), module.weight, module.bias, windows, sink)
 
 
 class _Linear(torch.autograd.Function):

@@ -13,7 +13,6 @@ from typing import Any, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posterity.calling import device_order
 from posterity.layers.estimators import (
     Geometry,
     flipout_convolution,
@@ -83,7 +82,6 @@ def _prepared(layer: _AnyConvolution, x: Tensor, output_size: list[int] | None =
     dimensions = len(layer.kernel_size)
     if x.ndim == dimensions + 1:
         x = x.unsqueeze(0)
-    x = device_order(x)
     padding, output_padding = layer.padding, layer.output_padding
     if layer.padding_mode != "zeros" or padding == "same":
         mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode

@@ -15,8 +15,8 @@ than running them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from typing import TypeVar
 
 import torch
@@ -55,7 +55,12 @@ def refreshed(module: nn.Module, draws: list[Params], batches: Iterable[Batch], 
         limit: How many of them to look at.
     """
     device = next(module.parameters()).device
-    networks = [_ready(module, params) for params in draws]
+    images = (map_inputs(batch.inputs, lambda t: t.to(device, non_blocking=True)) for batch in islice(batches, limit))
+    first = next(images, None)
+    if first is None:
+        raise PosterityError("refreshing BatchNorm needs at least one batch of training data")
+    order = device_order(module, first)
+    networks = [_ready(module, params, order) for params in draws]
     latest = [statistic for network in networks for statistic in _statistics(network).values()]
     sums = [torch.zeros_like(statistic) for statistic in latest]
 
@@ -65,11 +70,9 @@ def refreshed(module: nn.Module, draws: list[Params], batches: Iterable[Batch], 
         torch._foreach_add_(sums, latest)
 
     gathered, seen = Recorded(gather) if device.type == "cuda" else gather, 0
-    for batch in islice(batches, limit):
-        gathered(map_inputs(batch.inputs, lambda t: t.to(device, non_blocking=True)))
+    for inputs in chain([first], images):
+        gathered(map_inputs(inputs, order))
         seen += 1
-    if not seen:
-        raise PosterityError("refreshing BatchNorm needs at least one batch of training data")
     torch._foreach_copy_(latest, torch._foreach_div(sums, seen))
     return [_buffers(network, seen) for network in networks]
 
@@ -88,12 +91,12 @@ def with_bank(posterior: P, batches: Iterable[Batch], draws: int = 32) -> P:
     return banked
 
 
-def _ready(module: nn.Module, params: Params) -> nn.Module:
-    """A copy with these weights, its BatchNorm layers, and they alone, in train mode."""
+def _ready(module: nn.Module, params: Params, order: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A copy with these weights, lying as its inputs will, its BatchNorm layers, and they alone, in train mode."""
     device = next(module.parameters()).device
     # deepcopy takes what its memo already holds, so the copy is made around the given weights.
     weights = {
-        id(p): nn.Parameter(aligned(device_order(params.get(name, p).to(device))), requires_grad=False)
+        id(p): nn.Parameter(aligned(order(params.get(name, p).to(device))), requires_grad=False)
         for name, p in module.named_parameters()
     }
     network = copy.deepcopy(module, weights).eval()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, call, check_finite
+from posterity.calling import InputSpec, call, check_finite, device_order
 from posterity.methods.base import Method
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.probability import likelihoods
@@ -143,7 +143,8 @@ def _job(
     probe = probed(module, first, likelihood, stream, device)
     steps = training.steps or (epochs or 10) * stream.steps_per_epoch
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
-    return Job(method, likelihood, stream, training, plan, ranks, device, seed, held_stream), probe
+    order = device_order(probe, first.inputs)
+    return Job(method, likelihood, stream, training, plan, ranks, device, seed, order, held_stream), probe
 
 
 @torch.no_grad()

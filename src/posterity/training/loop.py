@@ -50,6 +50,7 @@ class Job:
     ranks: Ranks
     device: torch.device
     seed: int
+    order: Callable[[Tensor], Tensor]
     held: Stream | None = None
 
 
@@ -93,6 +94,7 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
     likelihood: Likelihood = run.noise or job.likelihood  # type: ignore[assignment]
     if training.augment is not None:
         batch = batch._replace(inputs=training.augment(batch.inputs, run.streams.local))
+    batch = batch._replace(inputs=map_inputs(batch.inputs, job.order))
     micros = _split(batch, training.accumulate)
     run.entries = method.mc_samples * len(micros)
     losses: list[Tensor] = []
