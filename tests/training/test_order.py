@@ -9,13 +9,18 @@ import torch
 from torch import Tensor, nn
 
 import posterity as pst
+from posterity import calling
 from posterity.calling import channels_last, device_order
 
-pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="the order of channels matters to GPUs alone"),
-    pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning"),  # such short runs alarm the doctor
-]
+pytestmark = pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")  # short runs alarm the doctor
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(64) % 3
+
+
+@pytest.fixture(autouse=True)
+def anywhere(monkeypatch):
+    """A CPU takes either order too, and refuses the same views, so it can stand in for a GPU here."""
+    monkeypatch.setattr(calling, "_is_images", lambda t: t.ndim == 4 and t.is_floating_point())
 
 
 class Convolutions(nn.Module):
@@ -25,7 +30,7 @@ class Convolutions(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.bn, self.conv2 = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 3)
+        self.conv1, self.bn, self.conv2 = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.Conv2d(16, 5, 3)
         self.head = nn.Linear(5 * 16, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,7 +58,7 @@ METHODS = {
     "flipout": pst.MeanField(estimator="flipout"),
     "vogn": pst.VOGN(),
     "k-fac": pst.KFAC(),
-    "swag": pst.SWAG(),
+    "swag": pst.SWAG(rank=2, every=1),
     "ivon": pst.IVON(),
 }
 
@@ -62,21 +67,27 @@ METHODS = {
 @pytest.mark.parametrize(("kind", "last"), [(Convolutions, True), (Viewing, False)])
 def test_feature_maps_lie_as_the_network_can_take_them(kind, last, method):
     kind.last.clear()
-    training = pst.Training(batch_size=32, device="cuda", progress=False)
+    training = pst.Training(batch_size=32, device=DEVICE, progress=False)
     posterior = pst.fit(kind(), method, IMAGES, epochs=3, training=training)
     assert set(kind.last) == {last}
     assert torch.isfinite(posterior.predict(IMAGES[0], draws=3).probs).all()
 
 
 def test_one_channel_counts_as_last_too():
-    order = device_order(nn.Conv2d(1, 4, 3).cuda(), torch.zeros(5, 1, 8, 8, device="cuda"))
-    image = order(torch.arange(128.0, device="cuda").view(2, 1, 8, 8))
+    network = nn.Sequential(nn.Conv2d(1, 16, 3), nn.Conv2d(16, 4, 3)).to(DEVICE)
+    order = device_order(network, torch.zeros(5, 1, 8, 8, device=DEVICE))
+    image = order(torch.arange(128.0, device=DEVICE).view(2, 1, 8, 8))
     assert image.stride() == (64, 1, 8, 1) and image.sum() == 127 * 64
-    assert nn.Conv2d(1, 4, 3).cuda()(image).is_contiguous(memory_format=torch.channels_last)
+    assert network(image).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_few_channels_do_not_gain():
+    image = torch.zeros(5, 1, 8, 8, device=DEVICE)
+    assert device_order(nn.Sequential(nn.Conv2d(1, 6, 3), nn.Conv2d(6, 16, 3)).to(DEVICE), image)(image) is image
 
 
 def test_what_is_no_image_stays_as_it_is():
-    table = torch.zeros(5, 3, device="cuda")
-    assert device_order(nn.Linear(3, 1).cuda(), table)(table) is table
-    tokens = torch.zeros(5, 3, 2, 2, dtype=torch.long, device="cuda")
+    table = torch.zeros(5, 3, device=DEVICE)
+    assert device_order(nn.Linear(3, 1).to(DEVICE), table)(table) is table
+    tokens = torch.zeros(5, 3, 2, 2, dtype=torch.long, device=DEVICE)
     assert channels_last(tokens) is tokens
