@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -63,9 +65,21 @@ class Recorded:
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):
+        with _no_collection(), torch.cuda.graph(graph):
             output = work()
         return graph, output
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's collector: a graph of an earlier fit that it frees during a recording spoils that."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _tensors(batch: Any) -> list[Tensor]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -46,7 +45,9 @@ class RecordedGradients:
         streams = self.run.streams
         kind = size, len(batch.targets)
         if kind not in self.sizes:
-            self.sizes[kind] = Recorded(partial(self._work, size), (streams.shared, streams.local))
+            # A function without self: a recording that knew its owner would live, memory and all, until the collector.
+            work = partial(_work, self.run, self.parameters, self.gradients, size)
+            self.sizes[kind] = Recorded(work, (streams.shared, streams.local))
         recorded = self.sizes[kind]
         found, gradients, self.run.entries = recorded(batch)
         if recorded.refused:
@@ -55,8 +56,12 @@ class RecordedGradients:
             p.grad = gradient  # the optimizer let go of it after the last step; a replay has filled it again
         return found
 
-    def _work(self, size: int, batch: Batch) -> tuple[Found, list[Tensor | None], Any]:
-        for p in self.parameters:
-            p.grad = None
-        found = self.gradients(batch, size)
-        return found, [p.grad for p in self.parameters], self.run.entries
+
+def _work(
+    run: Run, parameters: list[Tensor], gradients: Callable[[Batch, int], Found], size: int, batch: Batch
+) -> tuple[Found, list[Tensor | None], int]:
+    """What is recorded: the gradients of one batch, from none."""
+    for p in parameters:
+        p.grad = None
+    found = gradients(batch, size)
+    return found, [p.grad for p in parameters], run.entries
