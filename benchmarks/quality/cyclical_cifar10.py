@@ -73,8 +73,10 @@ TABLES = (
             "Cyclical SGHMC": {"accuracy": 0.9573},
         },
         source="Zhang et al. 2020, 200 epochs",
-        remarks="IVON is behind SGD in accuracy and NLL, and ahead in ECE: its paper has sixteen times as many steps, "
-        "in which its Hessian leaves its first value. In 32 epochs a cycle has eight, where the published one has 50, "
-        "and cyclical SGHMC is far behind its figure and behind SGD.",
+        remarks="In 32 epochs a cycle has eight, where the published one has 50, and cyclical SGHMC is behind "
+        "SGHMC without cycles, which has all 32 to come down. IVON is behind SGD in accuracy and NLL, and "
+        "ahead in ECE, with its paper's first value of the Hessian (0.5); its paper has sixteen times as "
+        "many steps, in which that is left behind. Trials on held-out images with larger values had "
+        "accuracy 91.7% and NLL 0.257 (2.0), and 92.1% and 0.239 (5.0, at half the learning rate).",
     ),
 )

@@ -98,7 +98,7 @@ TABLES = (
         data=cifar10,
         network=lambda dataset: vgg16(dataset.shape, dataset.outputs),
         rows=ROWS,
-        epochs=80,
+        epochs=160,
         augment=CropFlip(),
         autocast=True,
         published={
@@ -110,8 +110,9 @@ TABLES = (
             "SWA, temperature scaled": {"nll": 0.2481},
         },
         source="Maddox et al. 2019, 300 epochs",
-        remarks="After 80 epochs SWAG misses the published accuracy and NLL; its gain over SWA in NLL is nearly as "
-        "large as the published one.",
+        remarks="In 160 of the published 300 epochs SWAG comes to 0.3 points and 0.007 of its figures (after 80 it "
+        "was 0.65 points and 0.016 away), SWA to 0.2 points and 0.003; its gain over SWA is the published "
+        "one, and three seeds together, as MultiSWAG, are well past both figures.",
         ensembles={"MultiSWAG": "SWAG", "Ensemble of SGD": "SGD"},
         tempered={"SWA, temperature scaled": "SWA"},
     ),
@@ -137,5 +138,8 @@ TABLES = (
             "SWAG": {"other five/entropy_kl": 3.312},
         },
         source="Maddox et al. 2019, WRN-28-10 in 300 epochs",
+        remarks="The entropy KL is above the published for all four lines that have one, but it is no good measure "
+        "here: SWA has the largest, and SGD, with the smallest of the four, tells the two halves apart best "
+        "by AUROC and FPR95. What is drawn from Laplace at T = 1 predicts nothing, and its KL is 0.",
     ),
 )
