@@ -52,7 +52,9 @@ LENET5: dict[str, Row] = {
         pst.MeanField(prior=pst.priors.Normal(0.1)),
         lr=1e-3,
     ),
-    "MC dropout": row(DROPOUT, lr=1e-3, schedule="constant"),
+    "MC dropout": row(
+        DROPOUT, replace(DROPOUT, prior=decay(1e-3)), replace(DROPOUT, prior=decay(3e-3)), lr=1e-3, schedule="constant"
+    ),
     "VOGN": row(VOGN, replace(VOGN, prior=precision(30)), schedule="constant"),
     # At the default beta2 the Hessian has hardly left its first value when the run is over, and the network over-fits.
     "IVON": row(
