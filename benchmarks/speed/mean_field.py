@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from posterity.calling import channels_last
 from posterity.layers import kl, variational
 from posterity.methods import SparseVD
 from posterity.models import lenet5_caffe, lenet_300_100, resnet18
@@ -132,6 +133,7 @@ def main() -> None:
     rows = []
     if gpu:
         x, y = torch.randn(512, 3, 32, 32, device=options.device), torch.randint(10, (512,), device=options.device)
+        x = channels_last(x)  # as ``fit`` has them, for all contestants
         works = steps(lambda: resnet18((3, 32, 32), 10), x, y)
         rows += measure("ResNet-18", works, options.rounds, 5, gpu)
     else:

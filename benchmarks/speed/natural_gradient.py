@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.speed.harness import Bench, Work, run
+from posterity.calling import channels_last
 from posterity.models import alexnet, lenet5_caffe, lenet_300_100, resnet18
 from posterity.optim import IVON, KFAC, VOGN
 from posterity.recorded import Recorded
@@ -33,7 +34,7 @@ class Loss:
 
     def __init__(self, shape: tuple[int, ...], device: torch.device, autocast: bool) -> None:
         g = torch.Generator().manual_seed(0)
-        self.inputs = torch.randn(BATCH, *shape, generator=g).to(device)
+        self.inputs = channels_last(torch.randn(BATCH, *shape, generator=g).to(device))  # as ``fit`` has them
         self.targets = torch.randint(CLASSES, (BATCH,), generator=g).to(device)
         self.device, self.autocast = device, autocast
 

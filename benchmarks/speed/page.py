@@ -81,7 +81,9 @@ def natural_gradient() -> str:
             "ResNet-18 for CIFAR images, batch 128, against torch's Adam and AdamW; TF32 and bfloat16. Recorded steps "
             "are those of `Training(record=True)`, Adam's recorded too. Aimed at: 1.4 for VOGN, 1.1 for IVON. VOGN "
             "meets it recorded; launched piece by piece it does not, because Python and the launches, not the GPU, "
-            "then take the time.\n\n    python -m benchmarks.speed.natural_gradient --device cuda --only resnet",
+            "then take the time. These are from before all contestants were given images with their channels last: "
+            "Adam's lay first, and VOGN turned them for itself.\n\n"
+            "    python -m benchmarks.speed.natural_gradient --device cuda --only resnet",
             ratios(found["cases"]),
         ]
     )
@@ -95,7 +97,8 @@ def mean_field() -> str:
         [
             "## Variational layers on an H200",
             "ResNet-18 for CIFAR images, batch 512, against torch's Adam step. Aimed at: 1.05 for drawn weights, 1.6 "
-            "for local noise.\n\n    python benchmarks/speed/mean_field.py --device cuda",
+            "for local noise. As above, these are from before all had their channels last.\n\n"
+            "    python benchmarks/speed/mean_field.py --device cuda",
             "\n".join(lines),
         ]
     )
