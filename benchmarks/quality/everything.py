@@ -83,9 +83,9 @@ class Part:
 
 LONG = (Part("poster_lenet5", ("vogn",), seeds=3, trials=105, apart=True),)
 FIRST = (
-    Part("swag_cifar10", ("swag",), seeds=3, epochs=100, apart=True),
+    Part("swag_cifar10", ("swag",), seeds=3, apart=True),
     Part("poster_lenet5", ("meanfield", "mc-dropout", "ivon"), seeds=3, trials=30, apart=True),
-    Part("cyclical_cifar10", ("sgd", "ivon"), seeds=3, epochs=30, apart=True),
+    Part("cyclical_cifar10", ("sgd", "ivon"), trials=32, apart=True),
     *(
         Part(name, ("vogn", "ivon", "adam", "mc-dropout"), seeds=3, trials=16)
         for name in ("poster_alexnet", "poster_alexnet_augmented")
@@ -96,7 +96,7 @@ THEN = (
         Part(name, ("map", "ivon", "meanfield", "swag"), seeds=3)
         for name in ("ood_mnist", "ood_fashion", "ood_cifar10")
     ),
-    Part("cyclical_cifar10", ("cyclical-sghmc", "snapshot-ensemble"), epochs=30, seeds=3, apart=True),
+    Part("cyclical_cifar10", ("cyclical-sghmc", "snapshot-ensemble"), apart=True),
     Part("poster_resnet18", seeds=3),
     *(
         Part(name, ("hwa", "mc-dropout", "vogn", "laplace", "cyclical-sghmc", "ensemble"), seeds=3)
@@ -106,12 +106,12 @@ THEN = (
     Part("bcnn_lenet5_cifar10", seeds=3, trials=20),
     Part("bcnn_lenet5_mnist", seeds=3, trials=10),
     Part("poster_ablation", seeds=3, apart=True),
-    Part("cyclical_cifar10", ("adamw", "cyclical-sgld", "sghmc", "sgld"), epochs=30, seeds=3, apart=True),
+    Part("cyclical_cifar10", ("adamw", "cyclical-sgld", "sghmc", "sgld"), apart=True),
     Part("poster_lenet5", ("ogn", "k-fac", "noisy-k-fac"), seeds=3, trials=20, apart=True),
-    Part("swag_cifar10", ("sgd",), seeds=3, epochs=100, apart=True),
+    Part("swag_cifar10", ("sgd",), seeds=3, apart=True),
     Part("mnf_mnist", seeds=3),
-    Part("hwa_cifar10", ("map", "meanfield", "hwa"), epochs=20, trials=8),
-    Part("swag_five", epochs=40),
+    Part("hwa_cifar10"),
+    Part("swag_five"),
     Part("bcnn_alexnet_cifar10", seeds=3, trials=15),
     Part("bcnn_alexnet_mnist"),
     *(Part(name, ("ogn", "k-fac", "noisy-k-fac"), seeds=3) for name in ("poster_alexnet", "poster_alexnet_augmented")),
