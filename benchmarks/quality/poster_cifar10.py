@@ -106,6 +106,7 @@ ALEXNET: dict[str, Row] = {
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=2, mc_samples=4),
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=1, mc_samples=4),
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=5, mc_samples=2),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=3, mc_samples=2),
         schedule=DROPS,
     ),
     "IVON": row(
