@@ -105,6 +105,7 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--set", "method.prior.std=-1"), "std must be positive"),
         (("fit", "--out", "r", "--config", "absent.toml"), "there is no config file absent.toml"),
         (("fit", "--out", "r", "--method", "dropout"), "no dropout layer"),
+        (("fit", "--out", "r", "--epochs", "0"), "epochs must be at least 1, got 0"),
         (("evaluate", "absent"), "absent is not a run folder"),
         (("predict", "absent", "x.npz"), "absent is not a run folder"),
     ],

@@ -37,7 +37,7 @@ class RunConfig:
     data: str = "digits"
     model: str = ""
     method: str = "map"
-    epochs: int = 0
+    epochs: int = 20
     members: int = 1
     seed: int = 0
     likelihood: str = ""

@@ -20,7 +20,7 @@ from posterity.random import global_seed
 from posterity.training.fit import fit as fit_posterior
 from posterity.types import PosterityError
 
-Config = Annotated[Path | None, typer.Option(help="A TOML file with [run], [method] and [training].")]
+Config = Annotated[Path | None, typer.Option(help="A TOML file with the tables run, method and training.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", help="One value, such as method.lr=0.1; may be repeated.")]
 
 
@@ -31,7 +31,7 @@ def fit(
         str | None, typer.Option("--data", help="See `posterity data`, or a .npz, .csv, module:function.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="See `posterity models`, or module:function.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data; 20 if not given.")] = None,
     members: Annotated[int | None, typer.Option(help="Independent restarts; 5 of map are a deep ensemble.")] = None,
     seed: Annotated[int | None, typer.Option(help="All randomness of the run.")] = None,
     prior: Annotated[
@@ -49,7 +49,7 @@ def fit(
     if folder.posterior_file.exists() and not resume:
         raise PosterityError(f"{out} already holds a finished run: choose another --out")
     settings, dataset = with_earlier(settings, data.load(settings.data))
-    settings = replace(settings, model=settings.model or models.default_for(dataset), epochs=settings.epochs or 20)
+    settings = replace(settings, model=settings.model or models.default_for(dataset))
     posterior = _fit(settings, dataset, folder, resume)
     if posterior is not None:
         console().print(f"{posterior!r}\nsaved in {out}")
