@@ -187,7 +187,8 @@ TABLES = (
         "default it had accuracy 62.2%, NLL 1.403 and ECE 0.146 (seed 0). OGN and the two K-FACs have their "
         "first setting, without a trial. K-FAC has a tenth of OGN's weight decay and learns the images by "
         "heart; Noisy K-FAC does, too, since its damping of 0.01 counts as curvature and narrows the "
-        "posterior.",
+        "posterior. MC dropout has 0.3 of the poster's weight decay, chosen on held-out images; with all of "
+        "it, it had accuracy 65.5%, NLL 1.025, ECE 0.091 and AUROC 0.781 (three seeds).",
     ),
     Table(
         name="poster_alexnet",
