@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("posterity")
-_WIDE = 16  # input channels of a convolution from which on it works channel by channel of one pixel
+_WIDE = 16  # input channels of a convolution from which on it gains by channels last
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -55,8 +55,8 @@ def refreshed(module: nn.Module, draws: list[Params], batches: Iterable[Batch], 
         limit: How many of them to look at.
     """
     device = next(module.parameters()).device
-    images = (map_inputs(batch.inputs, lambda t: t.to(device, non_blocking=True)) for batch in islice(batches, limit))
-    first = next(images, None)
+    fetched = (map_inputs(batch.inputs, lambda t: t.to(device, non_blocking=True)) for batch in islice(batches, limit))
+    first = next(fetched, None)
     if first is None:
         raise PosterityError("refreshing BatchNorm needs at least one batch of training data")
     order = device_order(module, first)
@@ -70,7 +70,7 @@ def refreshed(module: nn.Module, draws: list[Params], batches: Iterable[Batch], 
         torch._foreach_add_(sums, latest)
 
     gathered, seen = Recorded(gather) if device.type == "cuda" else gather, 0
-    for inputs in chain([first], images):
+    for inputs in chain([first], fetched):
         gathered(map_inputs(inputs, order))
         seen += 1
     torch._foreach_copy_(latest, torch._foreach_div(sums, seen))
