@@ -46,6 +46,7 @@ ROWS: dict[str, Row] = {
         pst.IVON(lr=0.2, hess_init=0.5, beta2=0.9999, prior=PRIOR),  # the paper's run has sixteen times the steps
         pst.IVON(lr=0.2, hess_init=2.0, prior=PRIOR),
         pst.IVON(lr=0.1, hess_init=5.0, prior=PRIOR),
+        pst.IVON(lr=0.5, hess_init=0.5, beta2=1 - 2.5e-5, prior=decay(2e-4)),  # the paper's, from batches of 50 to 128
     ),
     "Cyclical SGHMC": row(pst.Cyclical(of=SGHMC)),
     "Cyclical SGLD": row(pst.Cyclical(of=SGLD)),
@@ -62,7 +63,7 @@ TABLES = (
         data=cifar10,
         network=lambda dataset: resnet18(dataset.shape, dataset.outputs),
         rows=ROWS,
-        epochs=32,
+        epochs=160,
         seeds=1,
         augment=CropFlip(),
         autocast=True,
@@ -73,10 +74,13 @@ TABLES = (
             "Cyclical SGHMC": {"accuracy": 0.9573},
         },
         source="Zhang et al. 2020, 200 epochs",
-        remarks="In 32 epochs a cycle has eight, where the published one has 50, and cyclical SGHMC is behind "
-        "SGHMC without cycles, which has all 32 to come down. IVON is behind SGD in accuracy and NLL, and "
-        "ahead in ECE, with its paper's first value of the Hessian (0.5); its paper has sixteen times as "
-        "many steps, in which that is left behind. Trials on held-out images with larger values had "
-        "accuracy 91.7% and NLL 0.257 (2.0), and 92.1% and 0.239 (5.0, at half the learning rate).",
+        remarks="160 of the published 200 epochs, and batches of 128 for 64. SGLD and SGHMC meet their published "
+        "figures; their cyclical forms are ahead of them in accuracy and far ahead in NLL, as published, but stay "
+        "0.3 and 0.4 points behind theirs: a cycle here has 40 epochs (50) and 15,600 steps (39,000). At this "
+        "temperature they are next to the snapshot ensemble, as they should be. IVON's error is 0.14 points above "
+        "SGD's, less than the sampling error of 10,000 images (0.2), with NLL 0.021 lower and ECE a fifth of it. Its "
+        "paper's settings, for batches of 50, were scaled to 128; in trials of 64 epochs on held-out images they "
+        "had accuracy 93.4% and NLL 0.233, against 93.6% and 0.248 with a tenth of the noise in variance "
+        "(hess_init 5). AdamW has its first candidate, untried.",
     ),
 )

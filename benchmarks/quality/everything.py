@@ -86,7 +86,7 @@ FIRST = (
     Part("swag_cifar10", ("swag",), seeds=3, apart=True),
     Part("poster_lenet5", ("meanfield", "ivon"), seeds=3, trials=30, apart=True),
     Part("poster_lenet5", ("mc-dropout",), seeds=3, trials=210, apart=True),
-    Part("cyclical_cifar10", ("sgd", "ivon"), trials=32, apart=True),
+    Part("cyclical_cifar10", ("sgd", "ivon"), trials=64, apart=True),
     *(
         Part(name, ("vogn", "ivon", "adam", "mc-dropout"), seeds=3, trials=TABLES[name].epochs)
         for name in ("poster_alexnet", "poster_alexnet_augmented")

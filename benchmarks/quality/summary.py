@@ -106,7 +106,7 @@ def summaries(tables: Iterable[Table], results: Path) -> dict[str, Summary]:
     for table in tables:
         file = results / f"{table.name}.json"
         if file.exists():
-            found[table.name] = with_ood(json.loads(file.read_text()))
+            found[table.name] = with_ood(json.loads(file.read_text()), table.same_load)
     swag, mean_field = (
         json.loads((results / f"{name}.json").read_text()) for name in ("swag_mnist", "mean_field_mnist")
     )
@@ -115,20 +115,20 @@ def summaries(tables: Iterable[Table], results: Path) -> dict[str, Summary]:
     return found | uci_page.summaries(results)
 
 
-def with_ood(stored: dict) -> Summary:
+def with_ood(stored: dict, same_load: bool) -> Summary:
     """With the AUROC by entropy averaged over foreign sets, seed by seed, and the seconds of training, by line.
 
-    Seconds of different devices are not to be compared, so a table whose runs had several has none.
+    Seconds of different devices or loads are not to be compared, so a table whose runs had several has none.
     """
     summary: Summary = {line: dict(figures) for line, figures in stored["summary"].items()}
-    one_device = len({run["device"] for run in stored["runs"] if "device" in run}) == 1
+    comparable = same_load and len({run["device"] for run in stored["runs"] if "device" in run}) == 1
     values: dict[str, dict[str, list[float]]] = {}
     for run in stored["runs"]:
         for line, figures in run["lines"].items():
             own = values.setdefault(line, {"ood_auroc": [], "seconds": []})
             if figures.get("ood_auroc") is not None:
                 own["ood_auroc"].append(figures["ood_auroc"])
-            if "seconds" in run and one_device:
+            if "seconds" in run and comparable:
                 own["seconds"].append(run["seconds"]["training"])
     for line, own in values.items():
         for figure, seen in own.items():

@@ -112,7 +112,9 @@ TABLES = (
         source="Maddox et al. 2019, 300 epochs",
         remarks="In 160 of the published 300 epochs SWAG comes to 0.3 points and 0.007 of its figures (after 80 it "
         "was 0.65 points and 0.016 away), SWA to 0.2 points and 0.003; SWAG's gain over SWA in NLL is 0.056 "
-        "(published 0.060), and three seeds together, as MultiSWAG, are well past both figures.",
+        "(published 0.060), and three seeds together, as MultiSWAG, are well past both figures. SGD has "
+        "one seed, and ran with fewer others beside it.",
+        same_load=False,
         ensembles={"MultiSWAG": "SWAG", "Ensemble of SGD": "SGD"},
         tempered={"SWA, temperature scaled": "SWA"},
     ),

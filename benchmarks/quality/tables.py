@@ -111,6 +111,7 @@ class Table:
         ensembles: Lines that average the predictions of all seeds of another: ``{"MultiSWAG": "SWAG"}``.
         tempered: Lines that scale the temperature of another: ``{"SWA, scaled": "SWA"}``.
         curves: Draw how the training loss of every row falls.
+        same_load: Rows ran beside equally many others, so that their seconds can be compared.
         remarks: What there is to say of the figures, below them.
     """
 
@@ -137,6 +138,7 @@ class Table:
     ensembles: Mapping[str, str] = field(default_factory=dict)
     tempered: Mapping[str, str] = field(default_factory=dict)
     curves: bool = False
+    same_load: bool = True
     remarks: str = ""
 
     def row(self, name: str) -> tuple[str, Row]:
