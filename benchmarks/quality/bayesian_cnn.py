@@ -62,10 +62,11 @@ def talk(network: Callable[[float], Network]) -> dict[str, Row]:
     """The rows of the talk for a network of any width."""
     # Prior and weight of the KL (0.1) are those of the talk's code; a weight of 1 is the Bayes posterior.
     cold = pst.MeanField(prior=pst.priors.Normal(0.1), temperature=0.1)
-    bayesian = row(cold, replace(cold, temperature=1.0), replace(cold, temperature=0.01), lr=1e-3)
+    bayesian = row(cold, *(replace(cold, temperature=t) for t in (1.0, 0.01, 0.3)), lr=1e-3)
+    plain = row(*(pst.MAP(prior=pst.priors.Normal(std)) for std in (1.0, 0.3, 0.1, 0.05)), lr=1e-3)
     return {
-        "Plain": row(pst.MAP(), lr=1e-3),
-        "Plain, half width": replace(row(pst.MAP(), lr=1e-3), network=network(0.5)),
+        "Plain": plain,
+        "Plain, half width": replace(plain, network=network(0.5), follows="Plain"),
         "Bayesian": replace(bayesian, lines={"Bayesian": own, "Bayesian, a quarter by signal to noise": quarter}),
         "Bayesian, half width": replace(bayesian, network=network(0.5), follows="Bayesian"),
         "Plain, a quarter by L1": row(
