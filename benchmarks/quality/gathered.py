@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,11 +117,18 @@ def cross_tempered(probs: Tensor, targets: Tensor) -> Tensor:
 
 
 def summarise(runs: Iterable[Run], figures: Iterable[str]) -> Summary:
-    """Mean and standard deviation over seeds by line and figure; ``epoch`` is the seconds of one."""
+    """Mean and standard deviation over seeds by line and figure; ``epoch`` is the seconds of one.
+
+    A line whose seeds ran on different devices has no such seconds.
+    """
     values: dict[str, dict[str, list[float]]] = {}
+    runs, devices = list(runs), defaultdict[str, set[str | None]](set)
+    for run in runs:
+        for line in run["lines"]:
+            devices[line].add(run.get("device"))
     for run in runs:
         for line, found in run["lines"].items():
-            own = found | {"epoch": run.get("seconds", {}).get("epoch")}
+            own = found | {"epoch": run.get("seconds", {}).get("epoch") if len(devices[line]) == 1 else None}
             for figure in figures:
                 if own.get(figure) is not None:
                     values.setdefault(line, {}).setdefault(figure, []).append(own[figure])

@@ -1,6 +1,6 @@
 """The summary of all tables: wins, ties and costs by method."""
 
-from benchmarks.quality.summary import beside_published, method_of, tally
+from benchmarks.quality.summary import beside_published, method_of, tally, with_ood
 from benchmarks.quality.tables import Table
 
 
@@ -28,6 +28,13 @@ def test_wins_ties_and_costs():
     }  # fmt: skip
     assert found["MAP"].won["ood_auroc"] == [True] and found["IVON"].won["ood_auroc"] == [False]
     assert found["SWAG"].cost == [1.1] and found["IVON"].cost == []
+
+
+def test_seconds_count_only_where_the_loads_were_alike():
+    run = {"device": "GPU", "seconds": {"training": 3.0}, "lines": {"MAP": {"nll": 0.5}}}
+    stored = {"summary": {"MAP": {"nll": figure(0.5)}}, "runs": [run]}
+    assert with_ood(stored, same_load=True)["MAP"]["seconds"]["mean"] == 3.0
+    assert "seconds" not in with_ood(stored, same_load=False)["MAP"]
 
 
 def test_published_figures_are_met_nearly_met_missed_or_not_measured():

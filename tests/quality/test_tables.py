@@ -113,6 +113,13 @@ def test_gathering_gives_means_and_spreads_and_adds_to_what_was_there(tmp_path):
     assert summary["MAP"]["epoch"]["mean"] == 0.5
 
 
+def test_seconds_of_different_devices_have_no_mean():
+    mixed = [record("MAP", seed, nll=0.3) | {"device": device} for seed, device in enumerate(("CPU", "GPU"))]
+    alike = [record("Mean field", seed, nll=0.3) | {"device": "GPU"} for seed in range(2)]
+    summary = gathered.summarise([*mixed, *alike], ("nll", "epoch"))
+    assert "epoch" not in summary["MAP"] and summary["Mean field"]["epoch"]["seeds"] == 2
+
+
 def test_the_section_shows_the_published_figure_and_what_is_met_and_missing(tmp_path):
     runs.write(tmp_path / "runs" / "digits" / "map-0.json", record("MAP", 0, accuracy=0.9123, nll=0.25))
     assert gathered.section(table(), tmp_path) == ""
