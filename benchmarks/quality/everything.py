@@ -104,7 +104,7 @@ THEN = (
         for name in TABLES
         if name[:3] == "ood"
     ),
-    Part("bcnn_lenet5_cifar10", seeds=3, trials=20),
+    Part("bcnn_lenet5_cifar10", seeds=3, trials=40),
     Part("bcnn_lenet5_mnist", seeds=3, trials=10),
     Part("poster_ablation", seeds=3, apart=True),
     Part("cyclical_cifar10", ("adamw", "cyclical-sgld", "sghmc", "sgld"), apart=True),
