@@ -65,7 +65,8 @@ class Part:
         """Trials, their gathering, and the table's runs."""
         table, length = TABLES[self.table], f" --epochs {self.epochs}" if self.epochs else ""
         rows = [slug(name) for name in self.rows or table.rows]
-        trials = [row for row in rows if self.trials and len(table.row(row)[1].candidates) > 1]
+        choosing = [row for row in rows if self.trials and len(table.row(row)[1].candidates) > 1]
+        trials = [row for row in choosing if table.row(row)[1].follows is None]
         group, waits = f"{self.table}-{'-'.join(rows)}", ()
         for row in trials:
             for number in range(len(table.row(row)[1].candidates)):
@@ -78,7 +79,7 @@ class Part:
         numbers = [str(seed) for seed in range(self.seeds)]
         for seeds, row in itertools.product(numbers if self.apart else [" ".join(numbers)], rows):
             line = f"{{run}} {self.table} --row {row} --seed {seeds}{length} --out {{out}}/tables"
-            yield Job(group, f"{self.table}-{row}-{slug(seeds)}", line, waits if row in trials else ())
+            yield Job(group, f"{self.table}-{row}-{slug(seeds)}", line, waits if row in choosing else ())
 
 
 LONG = (Part("poster_lenet5", ("vogn",), seeds=3, trials=105, apart=True),)

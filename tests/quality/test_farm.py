@@ -37,6 +37,13 @@ def test_every_job_has_a_name_of_its_own_and_waits_for_groups_that_there_are():
     assert {group for job in jobs for group in job.after} <= {job.group for job in jobs}
 
 
+def test_a_row_that_follows_another_has_no_trials_and_waits_for_the_choice():
+    part = everything.Part("bcnn_lenet5_cifar10", ("plain", "plain-half-width"), trials=2)
+    *trials, gather, plain, half = part.jobs()
+    assert {job.name.rsplit("-choose-")[0] for job in trials} == {"bcnn_lenet5_cifar10-plain"}
+    assert plain.after == half.after == (gather.group,)
+
+
 def test_a_second_call_leaves_out_what_is_done(tmp_path):
     Farm([Job("a", "one", "true"), Job("a", "two", "false")], tmp_path, workers=2).run(20)
     assert done(tmp_path) == {"one"}
