@@ -5,10 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from posterity.report.standing import columns, contested, difference_error, done, standings
 from posterity.report.tables import as_csv, as_markdown, as_rich, shown
-from posterity.report.verdict import verdict
+from posterity.report.verdict import label, verdict
 from posterity.types import PosterityError
 
 
@@ -120,6 +121,16 @@ def test_tables_of_a_real_comparison(digits):
     assert float(rows[0]["nll"]) == pytest.approx(best.cells["nll"].value)
     table = as_rich(digits)
     assert table.row_count == 3 and len(table.columns) == len(names) + 1
+
+
+def test_a_narrow_terminal_loses_no_name_and_no_figure(digits):
+    console = Console(width=80, file=io.StringIO())
+    console.print(as_rich(digits))
+    text = console.file.getvalue()
+    for line in standings(digits):
+        assert label(line.name) in text
+        assert all(word in text for name, cell in line.cells.items() for word in shown(name, cell).split())
+    assert "…" not in text
 
 
 def test_digits_of_figures():

@@ -41,17 +41,21 @@ def mark(cell: Cell) -> str:
 
 def as_rich(results: Mapping[str, Any]) -> Table:
     """The ranked table for a terminal."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     names = columns(results)
     table = Table(
+        box=SIMPLE_HEAD,  # narrow, so that all columns fit 80 characters
+        collapse_padding=True,
+        pad_edge=False,
         title=f"{results['title']}: ranked by NLL; {_BEST} best, {_TIED} tied with it",
         title_justify="left",
         caption_justify="left",
     )
-    table.add_column("method")
+    table.add_column("method", no_wrap=True)
     for name in names:
-        table.add_column(metric(name).label, justify="right", no_wrap=True)
+        table.add_column(metric(name).label, justify="right", min_width=5, overflow="fold")
     for line in standings(results):
         if not line.cells:
             table.caption = f"{table.caption or ''}{label(line.name)} failed: {line.reason}\n"
