@@ -107,7 +107,7 @@ ALEXNET: dict[str, Row] = {
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=1, mc_samples=4),
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=5, mc_samples=2),
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=3, mc_samples=2),
-        replace(ALEXNET_VOGN, lr=3e-4, damping=3e-3, augmentation_factor=3, mc_samples=8),  # the poster has 24 draws
+        replace(ALEXNET_VOGN, lr=3e-4, damping=3e-3, augmentation_factor=3, mc_samples=4),  # the poster has 24 draws
         schedule=DROPS,
     ),
     "IVON": row(

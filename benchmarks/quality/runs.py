@@ -110,12 +110,15 @@ def judge(
 def choice(table: Table, name: str) -> tuple[int, bool]:
     """The candidate that did best on held-out examples, and whether any was tried; the first where none was.
 
-    Best is what misses the fewest of the row's published figures, and among those the best ``choose_by``.
+    Best is what misses the fewest of the row's published figures, and among those the best ``choose_by``. Only the
+    longest trials count: a short one says little of a long run.
     """
     file, name = RESULTS / f"{table.name}_tuning.json", table.rows[name].follows or name
     tried = [run for run in json.loads(file.read_text())["runs"] if run["row"] == name] if file.exists() else []
     if not tried:
         return 0, False
+    longest = max(run["epochs"] for run in tried)
+    tried = [run for run in tried if run["epochs"] == longest]
     sign = -pst.evaluation.metrics.metric(table.choose_by).better
     scores = {run["candidate"]: (missed(table, name, run), best_line(run, table.choose_by, sign)) for run in tried}
     return min(scores, key=lambda number: scores[number]), True
