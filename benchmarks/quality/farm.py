@@ -60,14 +60,20 @@ class Farm:
         return {job.group for job in self.waiting} | {each.job.group for each in self.running}
 
     def ready(self) -> Iterator[Job]:
-        """Jobs that can start, in order, as long as there is room."""
+        """Jobs that can start, in order, as long as there is room.
+
+        A large one whose turn it is keeps the places that are free: smaller ones behind it would always take them.
+        """
         free = self.workers - sum(each.job.workers for each in self.running)
         unfinished = self.open_groups()
         for job in list(self.waiting):
-            if job.workers <= free and not unfinished & set(job.after):
-                free -= job.workers
-                self.waiting.remove(job)
-                yield job
+            if unfinished & set(job.after):
+                continue
+            if min(job.workers, self.workers) > free:
+                return
+            free -= job.workers
+            self.waiting.remove(job)
+            yield job
 
     def start(self, job: Job) -> None:
         self.log("start", job.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -180,17 +180,16 @@ def timed(file: Path) -> list[str]:
 def conditions(table: Table, runs: list[Run]) -> str:
     """How the runs were made, from their own records."""
     several = lambda values: ", ".join(dict.fromkeys(map(str, values)))  # noqa: E731
-    epochs, devices = {run["epochs"] for run in runs}, {run["device"] for run in runs}
     chosen = several(run["row"] for run in runs if run.get("chosen"))
     how = ("by how many published figures they met, then " if table.published else "") + (
         f"by {metric(table.choose_by).label}"
     )
     sentences = [
-        f"{epochs.pop()} epochs" if len(epochs) == 1 else several(f"{r['row']} {r['epochs']} epochs" for r in runs),
+        mostly([(run["row"], f"{run['epochs']} epochs") for run in runs]),
         f"batch {table.batch_size}",
         f"{table.draws} draws",
         several(f"{r['examples']['train']:,} training and {r['examples']['test']:,} test examples" for r in runs),
-        devices.pop() if len(devices) == 1 else several(f"{r['row']} on {r['device']}" for r in runs),
+        mostly([(run["row"], run["device"]) for run in runs]),
         f"torch {several(run['versions']['torch'] for run in runs)}",
         several(sorted(run["date"] for run in runs)),
     ]
@@ -201,6 +200,17 @@ def conditions(table: Table, runs: list[Run]) -> str:
         + (f" In brackets: {table.source}; bold where met." if table.published else "")
         + f"\n\n    python -m benchmarks.quality {table.name} --row {slug(next(iter(table.rows)))} --seed 0 --out runs"
     )
+
+
+def mostly(told: list[tuple[str, str]]) -> str:
+    """What is true of most runs, and in brackets of which rows something else: ``CPU (OGN, K-FAC: NVIDIA H200)``."""
+    usual = Counter(value for _, value in told).most_common(1)[0][0]
+    others: dict[str, dict[str, None]] = {}
+    for row, value in told:
+        if value != usual:
+            others.setdefault(value, {})[row] = None
+    exceptions = "; ".join(f"{', '.join(rows)}: {value}" for value, rows in others.items())
+    return f"{usual} ({exceptions})" if exceptions else usual
 
 
 def is_best(line: str, figure: str, summary: Summary) -> bool:

@@ -31,6 +31,22 @@ def test_no_more_run_than_there_is_room_for_and_time_ends_it(tmp_path):
     assert told(tmp_path, "killed") == ["wide", "narrow"] and told(tmp_path, "never") == ["late"]
 
 
+def test_a_wide_job_is_not_passed_by_the_narrow_ones_behind_it(tmp_path):
+    jobs = [
+        Job("a", "first", "sleep 0.1"),
+        Job("a", "second", "sleep 1.5"),
+        Job("b", "wide", "true", workers=2),
+        Job("c", "narrow", "true"),
+    ]
+    Farm(jobs, tmp_path, workers=2).run(20)
+    assert told(tmp_path, "start") == ["first", "second", "wide", "narrow"]
+
+
+def test_a_job_wider_than_the_farm_has_it_to_itself(tmp_path):
+    Farm([Job("a", "wide", "true", workers=3), Job("a", "narrow", "true")], tmp_path, workers=1).run(20)
+    assert told(tmp_path, "done") == ["wide", "narrow"]
+
+
 def test_every_job_has_a_name_of_its_own_and_waits_for_groups_that_there_are():
     jobs = everything.jobs()
     assert len({job.name for job in jobs}) == len(jobs)

@@ -87,7 +87,7 @@ def test_choosing_takes_the_candidate_with_the_best_held_out_nll(tmp_path, monke
 def test_choosing_prefers_what_meets_the_published_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "RESULTS", tmp_path)
     trials = [
-        {"row": "MAP", "candidate": n, "lines": {"MAP": {"nll": nll, "ece": ece}}}
+        {"row": "MAP", "candidate": n, "epochs": 5, "lines": {"MAP": {"nll": nll, "ece": ece}}}
         for n, (nll, ece) in enumerate([(0.3, 0.05), (0.4, 0.02), (0.35, 0.02), (None, None)])
     ]
     (tmp_path / "digits_tuning.json").write_text(json.dumps({"runs": trials}))
@@ -97,9 +97,22 @@ def test_choosing_prefers_what_meets_the_published_figures(tmp_path, monkeypatch
 def test_a_row_that_follows_takes_the_other_rows_choice(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "RESULTS", tmp_path)
     rows = {"MAP": table().rows["MAP"], "same": Row(table().rows["MAP"].candidates, follows="MAP")}
-    trials = [{"row": "MAP", "candidate": n, "lines": {"MAP": {"nll": nll}}} for n, nll in enumerate((0.5, None, 0.3))]
+    trials = [
+        {"row": "MAP", "candidate": n, "epochs": 5, "lines": {"MAP": {"nll": nll}}}
+        for n, nll in enumerate((0.5, None, 0.3))
+    ]
     (tmp_path / "digits_tuning.json").write_text(json.dumps({"runs": trials}))
     assert runs.choice(table(rows=rows), "same") == (2, True)
+
+
+def test_choosing_counts_only_the_longest_trials(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "RESULTS", tmp_path)
+    trials = [
+        {"row": "MAP", "candidate": n, "epochs": epochs, "lines": {"MAP": {"nll": nll}}}
+        for n, (epochs, nll) in enumerate([(5, 0.1), (20, 0.4), (20, 0.3)])
+    ]
+    (tmp_path / "digits_tuning.json").write_text(json.dumps({"runs": trials}))
+    assert runs.choice(table(), "MAP") == (2, True)
 
 
 def test_gathering_gives_means_and_spreads_and_adds_to_what_was_there(tmp_path):
@@ -196,3 +209,8 @@ def test_a_foreign_set_with_several_figures_has_a_table_of_its_own():
     text = gathered.markdown(table(), summary, found["letters"], "letters")
     assert text.splitlines()[0] == "| | AUROC, entropy | FPR95, entropy |"
     assert text.splitlines()[2] == "| MAP | 0.500 ± 0.100 | 0.500 ± 0.100 |"
+
+
+def test_conditions_that_differ_are_told_by_row():
+    told = [("A", "CPU"), ("A", "CPU"), ("B", "H200"), ("C", "H200"), ("C", "CPU")]
+    assert gathered.mostly(told) == "CPU (B, C: H200)" and gathered.mostly(told[:2]) == "CPU"
