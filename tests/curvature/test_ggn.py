@@ -182,3 +182,24 @@ def test_the_last_layer_needs_no_memory_for_the_activations_of_the_others():
     module[4].register_forward_pre_hook(lambda m, args: alive.extend(ref() is not None for ref in outputs))
     ggn.last_layer_features(module, Batch(torch.randn(5, 3), torch.zeros(5)))
     assert alive == [False, True]  # the latest is at hand
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of the explicit Jacobian
+def test_the_diagonal_of_a_recurrent_network_with_attention_is_that_of_the_full_matrix():
+    class Sentence(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(3, 2, 2, bidirectional=True, batch_first=True), nn.Linear(4, 3)
+            self.attention = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True)
+
+        def forward(self, x):
+            return self.out(self.attention(self.lstm(x)[0]).mean(1))
+
+    net = Sentence().double().eval()
+    batch = Batch(randn(4, 5, 3), torch.tensor([0, 2, 1, 1]))
+    whole = ggn.full(net, Categorical(), batch)
+    with torch.no_grad():
+        torch.testing.assert_close(whole, explicit(net, batch, Categorical().hessian(net(batch.inputs))))
+    diagonal = ggn.diagonal(net, Categorical(), batch)
+    found = torch.cat([diagonal[name].flatten() for name, _ in net.named_parameters()])
+    torch.testing.assert_close(found, whole.diagonal())

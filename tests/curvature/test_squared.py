@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -183,6 +184,17 @@ class Scaled(nn.Module):
         return torch.tanh(self.inner(x * self.scale))
 
 
+class Biased(nn.Module):
+    """Attention with a key and a value that it has learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, add_bias_kv=True, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
 @pytest.mark.parametrize(
     ("module", "shape"),
     [
@@ -190,9 +202,9 @@ class Scaled(nn.Module):
         (Scaled(), (6, 5)),
         (nn.Bilinear(5, 5, 3), (6, 5)),
         (nn.utils.parametrizations.weight_norm(nn.Linear(5, 4, bias=False)), (6, 5)),
-        (nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), (4, 3, 6)),
+        (Biased(), (4, 3, 6)),
     ],
-    ids=["prelu", "own parameter", "two inputs", "weight norm", "transformer"],
+    ids=["prelu", "own parameter", "two inputs", "weight norm", "attention with more parameters"],
 )
 def test_other_layers_fall_back_and_say_so_once(module, shape, monkeypatch):
     inputs = randn(*shape)
@@ -274,22 +286,87 @@ def test_a_sum_where_a_mean_was_promised_is_refused():
         squared_gradients(module, lambda f, y: (f - y).square().sum(), batch)
 
 
-def test_parameters_used_twice_are_refused():
-    tied = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5)).double()
-    tied[1].weight = tied[0].weight
-    with pytest.raises(PosterityError, match="are one parameter"):
-        squared_gradients(tied, loss, (randn(6, 5), randn(6, 5)))
+class Twice(nn.Module):
+    """A layer called twice."""
 
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(5, 5).double()
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
 
+    def forward(self, x):
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (40,)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_uses_of_a_linear_layer_add_up_before_squaring(lead, bias):
+    check(Twice(nn.Linear(5, 5, bias=bias)), randn(6, *lead, 5))
+
+
+def test_a_linear_layer_used_on_vectors_and_on_sequences():
+    class Both(Twice):
         def forward(self, x):
-            return self.layer(torch.tanh(self.layer(x)))
+            return self.layer(x).mean(1) * self.layer(x.mean(1))
 
+    check(Both(nn.Linear(5, 4)), randn(6, 3, 5))
+
+
+def test_a_use_without_gradients_does_not_count():
+    class Looks(Twice):
+        def forward(self, x):
+            with torch.no_grad():
+                before = self.layer(x)
+            return self.layer(x + before)
+
+    module, inputs, targets = Looks(nn.Linear(5, 5)).double(), randn(6, 5), randn(6, 5, seed=9)
+    fixed = (inputs + module.layer(inputs)).detach()
+    close(squared_gradients(module, loss, (inputs, targets)), by_vmap_of_layer(module, fixed, targets))
+
+
+def by_vmap_of_layer(module: Twice, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    return {f"layer.{name}": square for name, square in by_vmap(module.layer, inputs, targets)[1].items()}
+
+
+class Tied(nn.Module):
+    """A table that words are looked up in and scored by, beside a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Module(), nn.Linear(7, 3)
+        self.body.words, self.body.scores = nn.Embedding(7, 5), nn.Linear(5, 7, bias=False)
+        self.body.scores.weight = self.body.words.weight
+        self.body.forward = lambda i: self.body.scores(torch.tanh(self.body.words(i).mean(1)))
+
+    def forward(self, indices):
+        return self.head(self.body(indices))
+
+
+def test_layers_that_share_a_parameter_are_run_again_together():
+    module = Tied().double()
+    indices = torch.tensor([[1, 1, 2], [0, 3, 6], [5, 5, 5], [4, 2, 1]])
+    targets = randn(4, 3, seed=9)
+    with pytest.warns(PosterityWarning, match=r"^body \(Module\) has no rule") as said:
+        mean, square = gradient_moments(module, loss, (indices, targets))
+    assert len(said) == 1
+    expected = by_vmap(module, indices, targets)
+    close(mean, expected[0])
+    close(square, expected[1])
+
+
+@pytest.mark.parametrize("layer", [nn.Conv1d(5, 5, 1), nn.LayerNorm(4)], ids=["convolution", "normalisation"])
+def test_other_layers_used_twice_are_refused(layer):
     with pytest.raises(PosterityError, match="used twice"):
-        squared_gradients(Twice(), loss, (randn(6, 5), randn(6, 5)))
+        squared_gradients(Twice(layer).double(), loss, (randn(6, 5, 4), randn(6, 5, 4)))
+
+
+def test_the_graph_is_let_go_of():
+    module = nn.Linear(5, 4)
+    with capture(module):
+        out = module(torch.ones(6, 5))
+        out.mean().backward()
+    node = weakref.ref(out.grad_fn)
+    del out
+    assert node() is None
 
 
 def test_a_batch_folded_into_other_dimensions_is_refused():

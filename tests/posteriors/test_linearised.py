@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.contract.cases import data, kronecker, network
 from torch import nn
+from torch.func import functional_call
 
 import posterity as pst
 from posterity.posteriors import DiagonalGaussian, FullGaussian, Linearised, LowRankGaussian
@@ -93,3 +94,40 @@ def test_regression_has_no_probit():
     posterior = Linearised(DiagonalGaussian(net, pst.likelihoods.Gaussian(0.1), mean, std))
     with pytest.raises(pst.PosterityError, match="probit"):
         posterior.probit(INPUTS)
+
+
+class Sentence(nn.Module):
+    """A recurrent layer, attention, and a layer under weight norm, for which torch has no forward-mode rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 2, bidirectional=True, batch_first=True)
+        self.attention = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+        self.out = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+
+    def forward(self, x):
+        return self.out(self.attention(self.lstm(x.unflatten(1, (2, 2)).repeat(1, 1, 2))[0]).mean(1))
+
+
+def test_a_draw_follows_the_slope_of_any_network():
+    torch.manual_seed(0)
+    net = Sentence().double().eval()
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    plain = DiagonalGaussian(net, pst.likelihoods.Categorical(), mean, {k: 0.1 + 0 * v for k, v in mean.items()})
+    posterior, step = Linearised(plain), 1e-5
+    out, covariance = posterior.outputs(INPUTS)
+    with torch.no_grad():
+        torch.testing.assert_close(out, net(INPUTS))
+        drawn = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+        for draw in posterior.draws(2, drawn[0]):
+            weights = plain.sample(drawn[1])
+            ahead, behind = (
+                functional_call(net, {k: m + sign * step * (weights[k] - m) for k, m in mean.items()}, (INPUTS,))
+                for sign in (1, -1)
+            )
+            torch.testing.assert_close(draw(INPUTS), out + (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
+    jacobian = torch.autograd.functional.jacobian(
+        lambda *p: functional_call(net, dict(zip(mean, p, strict=True)), (INPUTS,)), tuple(mean.values())
+    )
+    J = torch.cat([block.flatten(2) for block in jacobian], 2)
+    torch.testing.assert_close(covariance, 0.01 * J @ J.mT)

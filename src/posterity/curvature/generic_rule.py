@@ -6,7 +6,6 @@ uses no random numbers. That is checked: what the layer gave on the batch must b
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from posterity.curvature.outer import examples_at_once
 from posterity.curvature.sink import Forward, Sink
 from posterity.types import Params, PosterityError
+from posterity.unrolled import transformable
 
 _CHUNK = 16  # workspaces: the vmap holds several tensors the size of the per-example gradients at once
 
@@ -89,9 +89,8 @@ def _add_squares(module: nn.Module, sink: Sink, call: _Call, gradients: list[Ten
         part = slice(start, start + size)
         own, d = [call.inputs[i][part] for i in mapped], [g[part] for g in gradients]
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "There is a performance drop")  # that was said already
-                again, squares = vmap(gradient)(own, d)
+            with transformable(module):
+                again, squares = vmap(gradient, randomness="different")(own, d)  # randomness is found below
         except RuntimeError as error:
             raise PosterityError(f"{sink.label} has no per-example gradients: {error}") from error
         _check_same(sink.label, again, [out[part] for out in call.outputs])

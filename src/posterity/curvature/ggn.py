@@ -31,6 +31,7 @@ from posterity.curvature.squared import SquareCapture, buffers_kept
 from posterity.flat import Layout
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Batch, Params, PosterityError
+from posterity.unrolled import transformable
 
 Columns = Callable[[Likelihood, Tensor, Tensor], Tensor]
 """(likelihood, outputs [B, C], targets) → columns [S, B, C]."""
@@ -108,7 +109,8 @@ def full(
     for start in range(0, len(cs), size):
         part = slice(start, start + size)
         own = (tuple(a[part] for a in args), {key: a[part] for key, a in kwargs.items()})
-        v = vmap(vectors)(own, cs[part]).flatten(0, 1)
+        with transformable(module):
+            v = vmap(vectors)(own, cs[part]).flatten(0, 1)
         total.addmm_(v.T, v, alpha=1 / len(cs))
     return total
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from posterity.curvature.outer import Workspace
 from posterity.types import Params, PosterityError
 
 Forward = Callable[..., Any]
+Made = TypeVar("Made")
 
 
 class Pass:
@@ -33,6 +34,17 @@ class Pass:
         self.weight = weight
         self.examples: int | None = None
         self.reported: dict[str, object] = {}
+        self._made: dict[object, Any] = {}
+
+    def once(self, key: object, make: Callable[[], Made]) -> Made:
+        """What ``make`` gives, made when it is first asked for in this pass."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        """Let go of the graph."""
+        self._made.clear()
 
     def check_complete(self, layers: Mapping[str, nn.Module], with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient and its layer did not report."""
@@ -66,7 +78,8 @@ class Sink:
             raise PosterityError(f"squared gradients underflow in float16, met at {self.label}; use bfloat16 autocast")
         if shared.reported.setdefault(self.label, call) is not call:
             raise PosterityError(
-                f"{self.label} was used twice in one pass, and squared gradients need every parameter to be used once"
+                f"{self.label} was used twice in one pass; squares of gradients can add up over the uses of linear and "
+                "recurrent layers alone, and Kronecker factors over none"
             )
         examples = gradient.shape[0]
         shared.examples = shared.examples or examples

@@ -11,8 +11,9 @@ of ĥ as the backward pass goes by; nothing is left on the module afterwards.
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,11 +23,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
 from posterity.calling import call
+from posterity.curvature.attention_rule import attention
+from posterity.curvature.convolution_rule import convolution
 from posterity.curvature.generic_rule import generic
-from posterity.curvature.matrix_rules import convolution, linear
+from posterity.curvature.linear_rule import linear
+from posterity.curvature.recurrent_rule import cell, recurrent, rnn_cell
 from posterity.curvature.sink import Forward, Pass, Rule, Sink
 from posterity.curvature.vector_rules import batch_norm, embedding, group_norm, layer_norm
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning
+from posterity.unrolled import replaced_forwards
 
 Loss = Callable[[Any, Tensor], Tensor]
 """A mean over examples: (outputs, targets) → scalar."""
@@ -40,8 +45,17 @@ RULES: dict[Forward, Rule] = {
     _BatchNorm.forward: batch_norm,
     nn.LayerNorm.forward: layer_norm,
     nn.GroupNorm.forward: group_norm,
+    nn.MultiheadAttention.forward: attention,
+    nn.RNN.forward: recurrent,
+    nn.GRU.forward: recurrent,
+    nn.LSTM.forward: recurrent,
+    nn.RNNCell.forward: rnn_cell,
+    nn.GRUCell.forward: cell("GRU"),
+    nn.LSTMCell.forward: cell("LSTM"),
 }
 """A layer is known by its forward, so that a subclass that keeps the forward keeps the rule."""
+KNOWN = re.compile(r"(weight|bias)(_(ih|hh|hr)(_l\d+)?(_reverse)?)?|(in|out)_proj[._](weight|bias)")
+"""Names of the parameters that rules know of; a layer with others has no rule."""
 
 
 def squared_gradients(module: nn.Module, loss: Loss, batch: tuple[Inputs, Tensor]) -> Params:
@@ -94,7 +108,6 @@ class SquareCapture:
     """
 
     def __init__(self, module: nn.Module, sums: Params | None = None, skip: Collection[str] = ()) -> None:
-        _check_used_once(module)
         self.sums: Params = {}
         self._pass = Pass()
         self._units: dict[str, nn.Module] = {}
@@ -114,8 +127,11 @@ class SquareCapture:
     def on(self, weight: float = 1.0) -> Iterator[None]:
         """Watch one backward pass, of a loss that was multiplied by ``weight``."""
         self._pass.restart(weight)
-        with replaced_forwards(self._forwards):
-            yield
+        try:
+            with replaced_forwards(self._forwards):
+                yield
+        finally:
+            self._pass.end()
 
     def check_complete(self, with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient without its layer being called."""
@@ -123,20 +139,27 @@ class SquareCapture:
 
 
 def units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The lowest modules that own trainable parameters, by name; what lies below one belongs to it."""
+    """The lowest modules that own trainable parameters for themselves, by name; what lies below one belongs to it."""
     lists = (nn.ParameterList, nn.ParameterDict)
     owners = [module, *(child for child in module.children() if isinstance(child, lists))]
-    if is_parametrized(module) or any(p.requires_grad for owner in owners for p in owner.parameters(recurse=False)):
+    owns = any(p.requires_grad for owner in owners for p in owner.parameters(recurse=False))
+    if owns or is_parametrized(module) or _ties_children(module):
         yield prefix, module
         return
     for name, child in module.named_children():
         yield from units(child, f"{prefix}.{name}" if prefix else name)
 
 
+def _ties_children(module: nn.Module) -> bool:
+    """Whether two of its children have a trainable parameter in common."""
+    each = [{id(p) for p in child.parameters() if p.requires_grad} for child in module.children()]
+    return sum(map(len, each)) > len(set().union(*each))
+
+
 def _rule(unit: nn.Module, label: str) -> Rule:
-    plain = not any(unit.children()) and "forward" not in unit.__dict__
-    rule = RULES.get(type(unit).forward) if plain else None
-    if rule is None or not {name for name, _ in unit.named_parameters()} <= {"weight", "bias"}:
+    known = "forward" not in unit.__dict__ and all(KNOWN.fullmatch(name) for name, _ in unit.named_parameters())
+    rule = RULES.get(type(unit).forward) if known else None
+    if rule is None:
         message = f"{label} has no rule for squared gradients; it is run a second time, example by example"
         warnings.warn(message, PosterityWarning, stacklevel=4)
         return generic
@@ -145,31 +168,6 @@ def _rule(unit: nn.Module, label: str) -> Rule:
 
 def _zeros(p: Tensor) -> Tensor:
     return torch.zeros_like(p, memory_format=torch.contiguous_format, requires_grad=False)
-
-
-def _check_used_once(module: nn.Module) -> None:
-    seen: dict[int, str] = {}
-    for name, p in module.named_parameters(remove_duplicate=False):
-        if p.requires_grad and seen.setdefault(id(p), name) != name:
-            raise PosterityError(
-                f"{seen[id(p)]!r} and {name!r} are one parameter, and squared gradients need each to be used once"
-            )
-
-
-@contextmanager
-def replaced_forwards(forwards: Sequence[tuple[nn.Module, Forward]]) -> Iterator[None]:
-    """Give modules other forwards for the time of the context."""
-    before: list[Forward | None] = [module.__dict__.get("forward") for module, _ in forwards]
-    for module, forward in forwards:
-        module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        for (module, _), own in zip(forwards, before, strict=True):
-            if own is None:
-                del module.__dict__["forward"]
-            else:
-                module.__dict__["forward"] = own
 
 
 @contextmanager

@@ -10,15 +10,14 @@ probabilities of MacKay's approximation, softmax(f / √(1 + π/8 diag J Σ Jᵀ
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, jvp, vmap
+from torch.func import functional_call, jacrev, jvp, vjp, vmap
 from torch.utils._pytree import tree_map
 
 from posterity.calling import arguments, map_inputs, num_examples
@@ -30,6 +29,7 @@ from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankN
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Carried, Normal
 from posterity.types import Inputs, Params, PosterityError, Predictor
+from posterity.unrolled import transformable
 
 __all__ = ["Linearised"]
 
@@ -52,10 +52,18 @@ class LinearDraw:
             return functional_call(self.module, {**self.mean, **params}, args, kwargs)
 
         free = {name: self.mean[name] for name in self.shift}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*torch.jit.script. is deprecated")  # torch's own forward-mode rules
-            out, change = jvp(network, (free,), (self.shift,))  # type: ignore[misc]
+        with transformable(self.module):
+            out, change = pushed(network, free, self.shift)
         return out + change
+
+
+def pushed(function: Callable[[Params], Tensor], at: Params, shift: Params) -> tuple[Tensor, Tensor]:
+    """f(w) and J(w) δ; where something has no forward-mode rule, as weight norm, as the derivative of uᵀJ δ by u."""
+    try:
+        return jvp(function, (at,), (shift,))  # type: ignore[return-value]
+    except NotImplementedError:
+        out, pull = vjp(function, at)  # type: ignore[misc]
+        return out, vjp(lambda u: pull(u)[0], torch.zeros_like(out))[1](shift)[0]  # type: ignore[misc]
 
 
 class Linearised(WeightPosterior):
@@ -135,7 +143,8 @@ class Linearised(WeightPosterior):
             out = functional_call(self.module, {**held, **params}, args, kwargs).flatten()
             return out, out
 
-        jacobian, mean = vmap(jacrev(one, has_aux=True), in_dims=(None, 0))(free, arguments(inputs))
+        with transformable(self.module):
+            jacobian, mean = vmap(jacrev(one, has_aux=True), in_dims=(None, 0))(free, arguments(inputs))
         spread = projected(self.parts[0], jacobian)
         return mean, spread @ spread.mT
 

@@ -1,14 +1,11 @@
-"""Linear layers and convolutions: the gradient and its per-example square from the same products.
+"""Convolutions: the gradient and its per-example square from the same products.
 
-With d the gradient that reaches an example's output and u the inputs (of a convolution: the patches) at position t,
+With d the gradient that reaches an example's output and u the patch of inputs at position t,
 
     weight: (Σ_t d_t u_tᵀ)²        bias: (Σ_t d_t)²
 
-``outer`` says how the first is summed over examples. Both layers become autograd functions, whose backward pass
+``outer`` says how the first is summed over examples. The layer becomes an autograd function, whose backward pass
 computes the ordinary weight gradient too, so that nothing is done twice.
-
-Squares are taken of gradients times 2³⁰. The gradients of a confident classifier reach down to 1e-20, and their squares
-would be denormal numbers, with which a CPU multiplies ten times slower; a power of two costs no digits.
 """
 
 from __future__ import annotations
@@ -17,82 +14,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.conv import _ConvNd
 
 from posterity.curvature.conv_kernel import fused_moments
+from posterity.curvature.linear_rule import LIFT, add_bias
 from posterity.curvature.outer import add_moments, examples_at_once
 from posterity.curvature.patches import Windows, pad_explicitly
 from posterity.curvature.sink import Forward, Sink
 from posterity.types import PosterityError
-
-LIFT = 2.0**30
-
-
-def linear(module: nn.Linear, original: Forward, sink: Sink) -> Forward:
-    """Linear layers, with any dimensions between the batch and the features."""
-    return lambda x: _Linear.apply(x, module.weight, module.bias, sink)
 
 
 def convolution(module: _ConvNd, original: Forward, sink: Sink) -> Forward:
     """Convolutions of one, two or three dimensions with any stride, padding, dilation and groups."""
     windows = Windows.of(module)
     return lambda x: _Convolution.apply(pad_explicitly(module, x), module.weight, module.bias, windows, sink)
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sink: Sink) -> Tensor:  # type: ignore[override]
-        if x.dim() < 2:
-            raise PosterityError(f"{sink.label} got a single vector, and squared gradients need a batch of examples")
-        ctx.save_for_backward(x, weight)
-        ctx.sink, ctx.call = sink, object()  # not ctx itself: the sink would keep the graph, and so itself, for ever
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, weight = ctx.saved_tensors
-        scale = ctx.sink.report(ctx.call, d) / LIFT**2
-        dx = d @ weight.to(d.dtype) if ctx.needs_input_grad[0] else None
-        d, x = d.to(weight.dtype), x.to(weight.dtype)  # under autocast: the sums are kept in the weight's own precision
-        moments = _of_vectors if d.dim() == 2 else _of_sequences
-        return dx, *moments(ctx.sink, d, x, scale), None
-
-
-def _of_vectors(sink: Sink, d: Tensor, x: Tensor, scale: float) -> tuple[Tensor | None, Tensor | None]:
-    """One position: (d x)² = d² x²."""
-    squares, dw, db = (d * LIFT).square_(), None, None
-    if "weight" in sink.sums:
-        sink.sums["weight"].addmm_(squares.t(), x.square(), alpha=scale)
-        dw = d.t() @ x
-    if "bias" in sink.sums:
-        sink.sums["bias"].add_(squares.sum(0), alpha=scale)
-        db = d.sum(0)
-    return dw, db
-
-
-def _of_sequences(sink: Sink, d: Tensor, x: Tensor, scale: float) -> tuple[Tensor | None, Tensor | None]:
-    """Several positions between the batch and the features."""
-    d, x = (d * LIFT).flatten(1, -2), x.flatten(1, -2)
-    db = _bias(sink, d.sum(1), scale) if "bias" in sink.sums else None
-    if "weight" not in sink.sums:
-        return None, db
-    out = sink.sums["weight"]
-    total, squares = torch.zeros(2, 1, *out.shape, dtype=out.dtype, device=out.device)
-    size = examples_at_once(x[0].numel(), x.device)
-    for start in range(0, len(x), size):
-        part = slice(start, start + size)
-        add_moments(total, squares, d[part].unsqueeze(0), x[part].unsqueeze(0), sink.workspace)
-    out.add_(squares[0], alpha=scale)
-    return total[0].div_(LIFT), db
-
-
-def _bias(sink: Sink, lifted: Tensor, scale: float) -> Tensor:
-    """Add the squares of the examples' lifted gradients, and return the ordinary one, their sum."""
-    sink.sums["bias"].add_(lifted.square().sum(0), alpha=scale)
-    return lifted.sum(0).div_(LIFT)
 
 
 class _Convolution(torch.autograd.Function):
@@ -116,7 +53,7 @@ class _Convolution(torch.autograd.Function):
         dw = _conv_weight(ctx.sink, ctx.windows, d, x, scale) if ctx.needs_input_grad[1] else None
         db = None
         if ctx.needs_input_grad[2]:
-            db = _bias(ctx.sink, d.flatten(2).to(weight.dtype).sum(2).mul_(LIFT), scale / LIFT**2)
+            db = add_bias(ctx.sink, d.flatten(2).to(weight.dtype).sum(2).mul_(LIFT), scale / LIFT**2)
         return dx, dw, db, None, None
 
 
