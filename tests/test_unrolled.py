@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vmap
+from torch.func import functional_call, jacrev, jvp, vmap
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from posterity.types import PosterityError
@@ -71,11 +71,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(4, 2, bidirectional=True, batch_first=True)
         self.attention = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
+        self.one, self.each = nn.PReLU(), nn.PReLU(3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.attention(self.lstm(x)[0]).mean(1)
+        return self.one(self.each(self.attention(self.lstm(x)[0])).mean(1))
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of the Jacobian without it
 def test_vmap_and_forward_mode_know_what_is_transformable():
     module, x = Encoder().double().eval(), randn(5, 3, 4)
     params = {name: p.detach() for name, p in module.named_parameters()}
@@ -92,8 +94,11 @@ def test_vmap_and_forward_mode_know_what_is_transformable():
         slope = (outputs(ahead, x) - outputs(behind, x)) / 2e-6
         with transformable(module):
             each = vmap(outputs, (None, 0))(params, x.unsqueeze(1)).squeeze(1)
+            jacobian = vmap(jacrev(outputs), (None, 0))(params, x.unsqueeze(1))
             same, change = jvp(lambda p: outputs(p, x), (params,), (shift,))
     torch.testing.assert_close(each, expected)
     torch.testing.assert_close(same, expected)
     torch.testing.assert_close(change, slope, rtol=1e-6, atol=1e-7)
+    explicit = jacrev(outputs)(params, x)
+    torch.testing.assert_close({name: j.squeeze(1) for name, j in jacobian.items()}, explicit)
     assert torch.backends.mha.get_fastpath_enabled() == fused and "forward" not in module.lstm.__dict__

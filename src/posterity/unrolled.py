@@ -45,8 +45,7 @@ def plain(weight: str, bias: str) -> Linear:
 @contextmanager
 def transformable(module: nn.Module) -> Iterator[None]:
     """For this time the module consists of what ``vmap`` and forward-mode derivatives know, and torch says nothing."""
-    recurrent = [m for m in module.modules() if type(m).forward in (nn.RNN.forward, nn.GRU.forward, nn.LSTM.forward)]
-    forwards: list[tuple[nn.Module, Forward]] = [(m, unrolled(m)) for m in recurrent]  # type: ignore[arg-type]
+    forwards = [(m, PLAIN[type(m).forward](m)) for m in module.modules() if type(m).forward in PLAIN]
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -153,6 +152,25 @@ def unrolled(module: nn.RNNBase, linears: Linears = plain) -> Forward:
         return _packed(x, sequences, module), (h, *c) if c else h
 
     return forward
+
+
+def unfused_prelu(module: nn.PReLU) -> Forward:
+    """x where positive, else a x: two vmaps, one in the other, cannot do torch's own derivative."""
+
+    def forward(x: Tensor) -> Tensor:
+        slope = module.weight.view(-1, *(1,) * (x.dim() - 2)) if x.dim() > 1 else module.weight
+        return torch.where(x > 0, x, slope * x)
+
+    return forward
+
+
+PLAIN: dict[Forward, Callable[[Any], Forward]] = {
+    nn.RNN.forward: unrolled,
+    nn.GRU.forward: unrolled,
+    nn.LSTM.forward: unrolled,
+    nn.PReLU.forward: unfused_prelu,
+}
+"""The layers that must be replaced to be transformed, by their forwards."""
 
 
 def _run(
