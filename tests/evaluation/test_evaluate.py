@@ -243,3 +243,37 @@ def test_bad_input(classifier, labelled, result):
         result.compare({})
     with pytest.raises(PosterityError, match="level lies in"):
         result.interval("nll", 95)
+
+
+@pytest.fixture(scope="module")
+def by_row():
+    """A layer for rows of numbers, however many dimensions lie before them."""
+    torch.manual_seed(0)
+    net = nn.Linear(4, 3).double()
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    return DiagonalGaussian(net, Categorical(), mean, {name: torch.full_like(p, 0.3) for name, p in mean.items()})
+
+
+@pytest.mark.parametrize("positions", [(5,), (2, 3)], ids=str)
+def test_every_position_of_an_example_counts(by_row, positions):
+    x = torch.randn(40, *positions, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.multinomial(by_row.predict(x.reshape(-1, 4)).probs, 1).view(40, *positions)
+    found = evaluate(by_row, (x, y), ood={"loud": 3 * x}, resamples=0)
+    flat = evaluate(by_row, (x.reshape(-1, 4), y.flatten()), ood={"loud": 3 * x.reshape(-1, 4)}, resamples=0)
+    assert dict(found) == pytest.approx(dict(flat), abs=1e-12)
+    assert found.about["examples"] == 40 and found.details["draws"]["nll"] == pytest.approx(
+        flat.details["draws"]["nll"]
+    )
+
+
+def test_intervals_are_those_of_other_examples(by_row):
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y = torch.multinomial(by_row.predict(x).probs, 1, generator=torch.Generator().manual_seed(2))[:, 0]
+    repeated, labels = x.unsqueeze(1).expand(60, 7, 4), y.unsqueeze(1).expand(60, 7)  # seven times the same
+    shift = {"louder": lambda x, severity: x * (1 + severity)}
+    single = evaluate(by_row, (x, y), ood={"loud": 3 * x}, shift=shift, resamples=50)
+    several = evaluate(by_row, (repeated, labels), ood={"loud": 3 * repeated}, shift=shift, resamples=50)
+    by_steps = {"aurc", "loud/aupr_confidence", "loud/entropy_kl"}  # these are finer where there are more rows
+    for name in set(single) - by_steps:
+        assert several[name] == pytest.approx(single[name], abs=1e-9), name
+        assert several.interval(name) == pytest.approx(single.interval(name), abs=1e-6), name

@@ -32,6 +32,20 @@ class ClassJudge:
     def __init__(self, bins: int = 15) -> None:
         self.bins = bins
 
+    def rows(self, prediction: Classification, targets: Tensor) -> tuple[Classification, Tensor, int]:
+        """One for each class: the words of a sentence and the pixels of an image are judged one by one."""
+        positions = prediction.probs.shape[1:-1]
+        if not positions:
+            return prediction, targets, 1
+        flat = replace(
+            prediction,
+            probs=prediction.probs.flatten(0, -2),
+            aleatoric=prediction.aleatoric.flatten(),
+            variance=prediction.variance.flatten(0, -2),
+            samples=None if prediction.samples is None else prediction.samples.flatten(1, -2),
+        )
+        return flat, targets.flatten(), positions.numel()
+
     def light(self, prediction: Classification) -> Classification:
         """Probabilities and uncertainties on the CPU."""
         columns = {name: getattr(prediction, name).cpu() for name in _COLUMNS}
@@ -99,7 +113,7 @@ class ClassJudge:
             "coverage": {"coverage": covered.tolist(), "accuracy": accuracies.tolist()},
             "classes": {"gap": gaps.tolist(), "count": counts.tolist()},
             "entropy": {"test": entropy_shares(prediction)},
-            "examples": _examples(prediction, targets),
+            "examples": _examples(prediction, targets) if gathered.owner is None else [],
         }
 
 

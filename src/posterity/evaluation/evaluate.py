@@ -41,6 +41,9 @@ def evaluate(
 ) -> Scores:
     """Judge a posterior on data it has not seen.
 
+    Where an example has several classes, as the words of a sentence or the pixels of an image have, each of them counts
+    by itself, and the intervals are those of other examples, not of other words.
+
     Args:
         posterior: What ``fit`` or ``load`` gave.
         data: A DataSet (its test part), (inputs, targets), a Dataset or a loader.
@@ -58,23 +61,24 @@ def evaluate(
     judge = _judge(posterior, data, bins)
     gathered = gather(posterior, data, draws, judge, nested=True)
     prediction, targets = gathered.prediction, gathered.targets
-    groups: list[tuple[tuple[int, ...], Figures]] = [((len(targets),), judge.figures(prediction, targets))]
+    own = judge.figures(prediction, targets)
+    groups: list[tuple[tuple[int, ...], Figures]] = [((gathered.examples,), _by_example(own, gathered))]
     details = judge.details(gathered) | _draws_curve(gathered)
     for name, other in (ood or {}).items():
         brought = other.in_units_of(data) if isinstance(other, DataSet) and isinstance(data, DataSet) else other
         outside = _outside(posterior, name, brought, draws, judge, gathered.spec)
-        groups.append(((len(targets), len(outside.probs)), _named(name, prediction, outside)))
-        details["entropy"][name] = entropy_shares(outside)
+        groups.append(((gathered.examples, outside.examples), _named(name, gathered, outside)))
+        details["entropy"][name] = entropy_shares(outside.prediction)
     if has_chains(posterior):
         details["chains"] = chain_details(posterior, data)
     corruptions = corruptions_of(data, shift, seed)
     if corruptions:
         details["shift"], means = under_shift(posterior, data, corruptions, draws, judge)
-        groups.append(((len(targets),), means))
+        groups.append(((gathered.examples,), means))
     figures, replicates = _all(groups, resamples, seed)
     about = {
         "task": "classification" if posterior.likelihood.classifies else "regression",
-        "examples": len(targets),
+        "examples": gathered.examples,
         "draws": prediction.draws,
         "ood": list(ood or {}),
         "fingerprint": f"{fingerprint(targets)}-{resamples}-{seed}",
@@ -104,8 +108,24 @@ def _all(
     return _with_mean(figures), _with_mean_replicates(replicates)
 
 
-def _named(name: str, inside: Any, outside: Any) -> Figures:
-    return lambda weights: {f"{name}/{key}": value for key, value in ood_figures(inside, outside, weights).items()}
+def _by_example(figures: Figures, *gathered: Gathered) -> Figures:
+    """The same figures of weights of examples, those of each data set after the other's."""
+
+    def of(weights: Tensor | None) -> dict[str, Tensor]:
+        if weights is None:
+            return figures(None)
+        parts = weights.split([each.examples for each in gathered], -1)
+        return figures(torch.cat([each.of_rows(part) for each, part in zip(gathered, parts, strict=True)], -1))
+
+    return of
+
+
+def _named(name: str, inside: Gathered, outside: Gathered) -> Figures:
+    def figures(weights: Tensor | None) -> dict[str, Tensor]:
+        found = ood_figures(inside.prediction, outside.prediction, weights)
+        return {f"{name}/{key}": value for key, value in found.items()}
+
+    return _by_example(figures, inside, outside)
 
 
 def _with_mean(figures: dict[str, float]) -> dict[str, float]:
@@ -119,8 +139,8 @@ def _with_mean_replicates(replicates: dict[str, list[float]]) -> dict[str, list[
     return replicates | ({"ood_auroc": torch.tensor(columns).mean(0).tolist()} if columns else {})
 
 
-def _outside(posterior: Posterior, name: str, other: Any, draws: int, judge: Judge, spec: InputSpec) -> Any:
-    """The prediction of out-of-distribution inputs."""
+def _outside(posterior: Posterior, name: str, other: Any, draws: int, judge: Judge, spec: InputSpec) -> Gathered:
+    """The predictions of out-of-distribution inputs."""
     if not posterior.likelihood.classifies:
         raise PosterityError("out-of-distribution figures need class probabilities; this posterior predicts numbers")
     own = InputSpec.of(next(pieces(other)).inputs)
@@ -128,7 +148,7 @@ def _outside(posterior: Posterior, name: str, other: Any, draws: int, judge: Jud
         raise PosterityError(
             f"the out-of-distribution set {name!r} has inputs of shape {own.shapes[0]}, expected {spec.shapes[0]}"
         )
-    return gather(posterior, other, draws, judge).prediction
+    return gather(posterior, other, draws, judge)
 
 
 def _draws_curve(gathered: Gathered) -> dict[str, Any]:

@@ -23,6 +23,10 @@ __all__ = ["Gathered", "Judge", "fingerprint", "gather"]
 class Judge(Protocol):
     """What differs between classes and numbers."""
 
+    def rows(self, prediction: Any, targets: Tensor) -> tuple[Any, Tensor, int]:
+        """A row for what is judged by itself, an example or each of its positions; and how many an example has."""
+        ...
+
     def light(self, prediction: Any) -> Any:
         """The prediction without its single draws, on the CPU."""
         ...
@@ -36,7 +40,7 @@ class Judge(Protocol):
         ...
 
     def each(self, prediction: Any, targets: Tensor) -> Tensor:
-        """Error and log-likelihood of each example, [2, n]."""
+        """Error and log-likelihood of each row, [2, n]."""
         ...
 
     def figures(self, prediction: Any, targets: Tensor) -> Callable[[Tensor | None], dict[str, Tensor]]:
@@ -57,22 +61,30 @@ class Gathered:
     """The predictions of a posterior on a data set.
 
     Attributes:
-        prediction: All examples together.
+        prediction: All rows together.
         targets: Their targets.
+        examples: How many examples they belong to.
+        owner: The example of each row; None where each is an example of its own.
         spec: Shape and type of the inputs.
         along: The inputs themselves where each is one number: plots of a regression run along them.
         counts: Numbers of draws, 1, 2, 4, … up to all.
-        nested: Error and log-likelihood of each example when only so many draws are averaged, [counts, 2, n].
+        nested: Error and log-likelihood of each row when only so many draws are averaged, [counts, 2, n].
         seconds: What predicting took.
     """
 
     prediction: Any
     targets: Tensor
+    examples: int
+    owner: Tensor | None
     spec: InputSpec
     along: Tensor | None
     counts: list[int]
     nested: Tensor | None
     seconds: float
+
+    def of_rows(self, weights: Tensor) -> Tensor:
+        """Weights of examples [..., examples] as weights of rows: all positions of an example come or go together."""
+        return weights if self.owner is None else weights[..., self.owner]
 
 
 def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bool = False) -> Gathered:
@@ -89,7 +101,9 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
     targets: list[Tensor] = []
     fewer: list[Tensor] = []
     along: list[Tensor] = []
+    owners: list[Tensor] = []
     counts: list[int] = []
+    examples = 0
     spec = InputSpec((), ())
     seconds = 0.0
     for batch in pieces(data):
@@ -97,7 +111,10 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
         start = time.perf_counter()
         prediction = posterior.predict(inputs, draws, keep_samples=nested)
         seconds += time.perf_counter() - start
-        targets.append(batch.targets.detach().cpu())
+        prediction, own_targets, each = judge.rows(prediction, batch.targets.detach().cpu())
+        targets.append(own_targets)
+        owners.append(torch.arange(examples, examples + len(batch.targets)).repeat_interleave(each))
+        examples += len(batch.targets)
         spec = InputSpec.of(batch.inputs)
         along += [t.detach().cpu()[:, 0] for t in tensors_of(batch.inputs) if spec.shapes == ((1,),)]
         if nested and prediction.samples is not None:
@@ -107,7 +124,10 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
     if not parts:
         raise PosterityError("there are no examples to evaluate on")
     joined = (torch.cat(lists, -1) if lists else None for lists in (along, fewer))
-    return Gathered(judge.joined(parts), torch.cat(targets), spec, next(joined), counts, next(joined), seconds)
+    owner = torch.cat(owners) if examples < sum(map(len, owners)) else None
+    return Gathered(
+        judge.joined(parts), torch.cat(targets), examples, owner, spec, next(joined), counts, next(joined), seconds
+    )
 
 
 def fingerprint(targets: Tensor) -> str:

@@ -34,6 +34,10 @@ class RealJudge:
         self.scale = torch.ones(1) if scale is None else scale.double().cpu().reshape(-1)
         self.shift = torch.zeros(1) if shift is None else shift.double().cpu().reshape(-1)
 
+    def rows(self, prediction: Regression, targets: Tensor) -> tuple[Regression, Tensor, int]:
+        """One for each example, whose numbers are judged together."""
+        return prediction, targets, 1
+
     def light(self, prediction: Regression) -> Regression:
         """Moments and draws on the CPU."""
         columns = {name: getattr(prediction, name).cpu() for name in (*_MOMENTS, "components")}

@@ -54,13 +54,18 @@ def under_shift(
     if len(tensors_of(batch.inputs)) != 1:
         raise PosterityError("corruptions act on one tensor of inputs, but the network takes several")
     inputs = tensors_of(batch.inputs)[0]
-    known = judge.shifted(gather(posterior, batch, draws, judge).prediction, batch.targets)(None)
+
+    def shifted(batch: Batch) -> Callable[[Tensor | None], dict[str, Tensor]]:
+        gathered = gather(posterior, batch, draws, judge)
+        figures = judge.shifted(gathered.prediction, gathered.targets)
+        return lambda weights: figures(None if weights is None else gathered.of_rows(weights))
+
+    known = shifted(batch)(None)
     curves, conditions = {}, []
     for name, corruption in corruptions.items():
         found = []
         for severity in SEVERITIES:
-            other = Batch(corruption(inputs, severity), batch.targets)
-            conditions.append(judge.shifted(gather(posterior, other, draws, judge).prediction, batch.targets))
+            conditions.append(shifted(Batch(corruption(inputs, severity), batch.targets)))
             found.append(conditions[-1](None))
         curves[name] = {key: [float(value[key]) for value in (known, *found)] for key in known}
 

@@ -64,7 +64,8 @@ class Categorical(Likelihood):
             raise PosterityError(f"Categorical needs integer class targets, got {targets.dtype}")
         if outputs.ndim < 2 or outputs.shape[:-1] != targets.shape:
             raise PosterityError(
-                f"logits {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}: one row of logits a target"
+                f"logits {tuple(outputs.shape)} do not fit targets {tuple(targets.shape)}: one row of logits a target, "
+                "classes last"
             )
         low, high = int(targets.min()), int(targets.max())
         if low < 0 or high >= outputs.shape[-1]:
