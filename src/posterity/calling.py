@@ -106,6 +106,8 @@ class InputSpec:
     def check(self, inputs: Inputs) -> None:
         """Refuse inputs of another shape or kind."""
         tensors = tensors_of(inputs)
+        if not tensors:
+            raise PosterityError(f"inputs must be tensors, got {type(inputs).__name__}")
         if len(tensors) != len(self.shapes):
             raise PosterityError(f"expected {len(self.shapes)} input tensors, got {len(tensors)}")
         for tensor, shape, dtype in zip(tensors, self.shapes, self.dtypes, strict=True):

@@ -132,6 +132,13 @@ def test_bad_numbers_of_draws_are_refused(draws):
         net_and_posterior()[1].predict(X, draws)
 
 
+def test_inputs_that_are_no_tensors_are_refused():
+    posterior = net_and_posterior()[1]
+    posterior.inputs = pst.calling.InputSpec.of(X)
+    with pytest.raises(pst.PosterityError, match="inputs must be tensors, got ndarray"):
+        posterior.predict(X.numpy())
+
+
 def test_recurrent_networks_are_looped():
     class Recurrent(nn.Module):
         def __init__(self):

@@ -226,8 +226,13 @@ def test_bad_settings_are_refused(changes, match):
         ({"method": "map"}, "method"),
         ({"data": []}, "no batches"),
         ({"data": [X]}, "a batch must be"),
+        ({"data": iter([(X, LABELS)])}, "read only once"),
+        ({"data": (X, LABELS, torch.ones(len(X)))}, "weights come with the batches"),
+        ({"data": [(X, LABELS, X)]}, "needs one weight"),
+        ({"module": lambda: torch.jit.trace(mlp(), X)}, "script"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_bad_arguments_are_refused(arguments, match):
     given = {"module": mlp(), "method": pst.MAP(), "data": (X, LABELS), "epochs": 1} | arguments
     with pytest.raises(pst.PosterityError, match=match):

@@ -135,8 +135,8 @@ class Pruning(Method):
         for name, part in module.named_modules():
             if is_parametrized(part):
                 raise PosterityError(
-                    f"{name or 'the module'} ({type(part).__name__}) computes its weight from other parameters, as weight "
-                    "norm does, so that it has none to prune: remove its parametrization first"
+                    f"{name or 'the module'} ({type(part).__name__}) computes its weight from other parameters, as "
+                    "weight norm does, so that it has none to prune: remove its parametrization first"
                 )
         pruner = Pruner(self, plan.count(self.every))
         if self.zeros_stay:

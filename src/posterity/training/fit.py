@@ -150,6 +150,8 @@ def _job(
 @torch.no_grad()
 def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stream, device: torch.device) -> nn.Module:
     """A copy of the network on its device (lazy layers filled in), seen to accept the data."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise PosterityError("the network is a compiled script, whose weights cannot be exchanged: give the original")
     network = copy.deepcopy(module).to(device)
     check_finite(batch.inputs)
     mode = network.training

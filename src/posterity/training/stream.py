@@ -115,6 +115,9 @@ class FromLoader:
             batch = as_batch(item)
             move = lambda t: t.to(self.device, non_blocking=True)  # noqa: E731
             weights = None if batch.weights is None else move(batch.weights)
+            if weights is not None and weights.shape != batch.targets.shape[:1]:
+                message = f"each of {len(batch.targets)} examples needs one weight, got {tuple(weights.shape)}"
+                raise PosterityError(message)
             yield Batch(map_inputs(batch.inputs, move), move(batch.targets), weights)
 
     def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
@@ -131,6 +134,8 @@ class FromLoader:
 
 def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: torch.device) -> Stream:
     """A stream over a DataLoader (or any list of batches), a Dataset, or a pair of tensors."""
+    if isinstance(data, Iterator):
+        raise PosterityError("an iterator can be read only once: give a list of batches, a DataLoader or a Dataset")
     if isinstance(data, DataLoader | list) or (not isinstance(data, Dataset | tuple) and isinstance(data, Iterable)):
         if training.balance:
             raise PosterityError("balance needs tensors or a Dataset; give a loader a WeightedRandomSampler instead")
@@ -154,6 +159,8 @@ def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
             raise PosterityError("the data set is empty")
         data = default_collate([data[i] for i in range(len(data))])  # type: ignore[arg-type]
     batch = as_batch(data)
+    if batch.weights is not None:
+        raise PosterityError("weights come with the batches of a DataLoader or a list, not with whole tensors")
     targets = torch.as_tensor(batch.targets)
     inputs = batch.inputs if isinstance(batch.inputs, dict | tuple | list) else torch.as_tensor(batch.inputs)
     if len(targets) == 0:
