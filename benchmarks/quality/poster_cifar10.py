@@ -108,6 +108,10 @@ ALEXNET: dict[str, Row] = {
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=5, mc_samples=2),
         replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=3, mc_samples=2),
         replace(ALEXNET_VOGN, lr=3e-4, damping=3e-3, augmentation_factor=3, mc_samples=4),  # the poster has 24 draws
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=1),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=1, temperature=2.0),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=1, temperature=2.0, mc_samples=2),
+        replace(ALEXNET_VOGN, lr=1e-3, damping=1e-2, augmentation_factor=1, prior=precision(100)),
         schedule=DROPS,
     ),
     "IVON": row(
