@@ -327,6 +327,16 @@ def by_vmap_of_layer(module: Twice, inputs: Tensor, targets: Tensor) -> dict[str
     return {f"layer.{name}": square for name, square in by_vmap(module.layer, inputs, targets)[1].items()}
 
 
+def test_a_layer_used_with_different_weights_is_refused():
+    class Other(Twice):
+        def forward(self, x):
+            other = {name: 2 * p for name, p in self.layer.named_parameters()}
+            return self.layer(x) + functional_call(self.layer, other, (x,))
+
+    with pytest.raises(PosterityError, match="different weights"):
+        squared_gradients(Other(nn.Linear(5, 4)).double(), loss, (randn(6, 5), randn(6, 4)))
+
+
 class Tied(nn.Module):
     """A table that words are looked up in and scored by, beside a layer of its own."""
 

@@ -60,12 +60,14 @@ class LinearMap:
             raise PosterityError(message)
         if not self.sink.sums or not torch.is_grad_enabled():
             return F.linear(x, weight, bias)
-        weight, bias, uses = self.sink.shared.once(self, lambda: self._met(weight, bias))
-        return _Use.apply(x, weight, bias, uses)  # type: ignore[no-any-return]
+        given, *met = self.sink.shared.once(self, lambda: self._met(weight, bias))
+        if given is not weight:
+            raise PosterityError(f"{self.sink.label} was used with different weights in one pass")
+        return _Use.apply(x, *met)  # type: ignore[no-any-return]
 
-    def _met(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None, list[Use]]:
+    def _met(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, list[Use]]:
         uses: list[Use] = []
-        return *_Meeting.apply(weight, bias, self.sink, uses), uses
+        return weight, *_Meeting.apply(weight, bias, self.sink, uses), uses
 
 
 class _Use(torch.autograd.Function):
@@ -96,8 +98,8 @@ class _Meeting(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *_: None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        for _x, d in ctx.uses:
+    def backward(ctx: Any, *none: None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        for _, d in ctx.uses:
             scale = ctx.sink.report(_ANY_CALL, d) / LIFT**2
         # Under autocast the sums are kept in the weight's own precision.
         inputs, gradients = zip(*((x.to(ctx.dtype), d.to(ctx.dtype)) for x, d in ctx.uses), strict=True)
