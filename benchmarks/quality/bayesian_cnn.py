@@ -138,9 +138,7 @@ TABLES = (
         "width the same prior is too narrow for the plain network, which had 57.0% with the standard normal one. By "
         "signal to noise a quarter of the weights loses more here than by L1, which is trained for it.",
     ),
-    table(
-        "bcnn_alexnet_mnist", "Bayesian AlexNet on MNIST", alexnet, mnist, epochs=10, seeds=1, published=(0.99, 0.99)
-    ),
+    table("bcnn_alexnet_mnist", "Bayesian AlexNet on MNIST", alexnet, mnist, epochs=10, published=(0.99, 0.99)),
     table(
         "bcnn_alexnet_cifar10",
         "Bayesian AlexNet on CIFAR-10",

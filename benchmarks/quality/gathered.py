@@ -180,7 +180,7 @@ def timed(file: Path) -> list[str]:
 def conditions(table: Table, runs: list[Run]) -> str:
     """How the runs were made, from their own records."""
     several = lambda values: ", ".join(dict.fromkeys(map(str, values)))  # noqa: E731
-    chosen = several(run["row"] for run in runs if run.get("chosen"))
+    chosen = "; ".join(dict.fromkeys(run["row"] for run in runs if run.get("chosen")))
     how = ("by how many published figures they met, then " if table.published else "") + (
         f"by {metric(table.choose_by).label}"
     )
@@ -203,13 +203,13 @@ def conditions(table: Table, runs: list[Run]) -> str:
 
 
 def mostly(told: list[tuple[str, str]]) -> str:
-    """What is true of most runs, and in brackets of which rows something else: ``CPU (OGN, K-FAC: NVIDIA H200)``."""
+    """What is true of most runs, and in brackets of which rows something else: ``CPU (OGN; K-FAC: NVIDIA H200)``."""
     usual = Counter(value for _, value in told).most_common(1)[0][0]
     others: dict[str, dict[str, None]] = {}
     for row, value in told:
         if value != usual:
             others.setdefault(value, {})[row] = None
-    exceptions = "; ".join(f"{', '.join(rows)}: {value}" for value, rows in others.items())
+    exceptions = ", ".join(f"{'; '.join(rows)}: {value}" for value, rows in others.items())
     return f"{usual} ({exceptions})" if exceptions else usual
 
 

@@ -274,9 +274,8 @@ TABLES = (
         network=lambda dataset: lenet5(dataset.shape, dataset.outputs),
         rows=ABLATION,
         epochs=60,
-        seeds=1,
         curves=True,
-        remarks="With BatchNorm momentum makes training faster; without, there is nothing to choose between them at "
-        "these learning rates.",
+        remarks="Momentum is worth 1.9 points of accuracy with BatchNorm, more than the spread, and 1.0 without it, "
+        "less than the spread. BatchNorm by itself is worth nothing here.",
     ),
 )

@@ -213,4 +213,4 @@ def test_a_foreign_set_with_several_figures_has_a_table_of_its_own():
 
 def test_conditions_that_differ_are_told_by_row():
     told = [("A", "CPU"), ("A", "CPU"), ("B", "H200"), ("C", "H200"), ("C", "CPU")]
-    assert gathered.mostly(told) == "CPU (B, C: H200)" and gathered.mostly(told[:2]) == "CPU"
+    assert gathered.mostly(told) == "CPU (B; C: H200)" and gathered.mostly(told[:2]) == "CPU"
