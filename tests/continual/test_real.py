@@ -20,6 +20,7 @@ def test_vogn_remembers_what_fine_tuning_forgets():
     for name in ("vogn", "fine-tuning"):
         made = recipe(name)
         training = pst.Training(batch_size=512, lr=made.lr, progress=False)
-        found[name] = continual.learn(stream.module, made.strategy, stream.tasks, epochs=2, training=training, draws=8)
-    assert found["vogn"].accuracy > 0.94  # 0.948 here, and 0.855 for fine-tuning
+        # Six epochs a task are what the recipe's learning rate was chosen for.
+        found[name] = continual.learn(stream.module, made.strategy, stream.tasks, epochs=6, training=training, draws=8)
+    assert found["vogn"].accuracy > 0.95
     assert found["vogn"].accuracy > found["fine-tuning"].accuracy + 0.05
