@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from posterity.types import PosterityError
 
-__all__ = ["replaced_forwards", "transformable", "unrolled", "unrolled_cell"]
+__all__ = ["Forward", "replaced_forwards", "transformable", "unrolled", "unrolled_cell"]
 
 Forward = Callable[..., Any]
 State = tuple[Tensor, ...]
@@ -138,9 +138,10 @@ def unrolled(module: nn.RNNBase, linears: Linears = plain) -> Forward:
     layers = [[_Matrices(module, linears, f"_l{layer}{end}") for end in ends] for layer in range(module.num_layers)]
 
     def forward(sequences: Tensor | PackedSequence, hx: Any = None) -> Any:
-        x, inside = _unpacked(sequences, module)
+        x, lengths = _unpacked(sequences, module)
         if x.dim() != 3:
             raise PosterityError(f"{type(module).__name__} got a single sequence; give it a batch of them")
+        inside = None if lengths is None else torch.arange(x.shape[1], device=x.device) < lengths.to(x.device)[:, None]
         states = iter(_initial(module, x, hx))
         finals = []
         for number, directions in enumerate(layers):
@@ -149,7 +150,7 @@ def unrolled(module: nn.RNNBase, linears: Linears = plain) -> Forward:
             x = torch.cat([out for out, _ in runs], -1)
             finals += [final for _, final in runs]
         h, *c = (torch.stack(each) for each in zip(*finals, strict=True))
-        return _packed(x, sequences, module), (h, *c) if c else h
+        return _packed(x, lengths, sequences, module), (h, *c) if c else h
 
     return forward
 
@@ -202,16 +203,17 @@ def _tuple(hx: Any) -> State:
 
 
 def _unpacked(sequences: Tensor | PackedSequence, module: nn.RNNBase) -> tuple[Tensor, Tensor | None]:
-    """The inputs [B, T, I], and which of them are inside their sequences where those differ in length."""
+    """The inputs [B, T, I], and the lengths of the sequences where those are packed."""
     if isinstance(sequences, PackedSequence):
-        x, lengths = pad_packed_sequence(sequences, batch_first=True)
-        return x, torch.arange(x.shape[1], device=x.device) < lengths.to(x.device).unsqueeze(1)
+        return pad_packed_sequence(sequences, batch_first=True)
     return sequences if module.batch_first else sequences.transpose(0, 1), None
 
 
-def _packed(x: Tensor, sequences: Tensor | PackedSequence, module: nn.RNNBase) -> Tensor | PackedSequence:
+def _packed(
+    x: Tensor, lengths: Tensor | None, sequences: Tensor | PackedSequence, module: nn.RNNBase
+) -> Tensor | PackedSequence:
     """Outputs in the form that the inputs had."""
     if isinstance(sequences, PackedSequence):
-        lengths = pad_packed_sequence(sequences)[1]
+        assert lengths is not None
         return pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=sequences.sorted_indices is None)
     return x if module.batch_first else x.transpose(0, 1)

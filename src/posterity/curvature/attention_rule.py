@@ -22,10 +22,15 @@ def attention(module: nn.MultiheadAttention, original: Forward, sink: Sink) -> F
     """``MultiheadAttention`` whose queries, keys and values are equally wide."""
     into, out = LinearMap(sink, "in_proj_weight", "in_proj_bias"), LinearMap(sink, "out_proj.weight", "out_proj.bias")
 
-    def heads(x: Tensor, part: int) -> Tensor:
-        """Queries, keys or values [B, heads, positions, width]: a third of what the one matrix gives."""
-        own = into(x, module.in_proj_weight, module.in_proj_bias).chunk(3, -1)[part]
-        return own.unflatten(-1, (module.num_heads, -1)).transpose(1, 2)
+    def heads(inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        """Queries, keys and values [B, heads, positions, width]: each a third of what the one matrix gives.
+
+        Inputs that are the same tensor, as all three are in self-attention, go through it once.
+        """
+        distinct = {id(x): x if module.batch_first else x.transpose(0, 1) for x in inputs}
+        found = {key: into(x, module.in_proj_weight, module.in_proj_bias).chunk(3, -1) for key, x in distinct.items()}
+        parts = [found[id(x)][part] for part, x in enumerate(inputs)]
+        return [own.unflatten(-1, (module.num_heads, -1)).transpose(1, 2) for own in parts]
 
     def forward(
         query: Tensor,
@@ -39,8 +44,7 @@ def attention(module: nn.MultiheadAttention, original: Forward, sink: Sink) -> F
     ) -> tuple[Tensor, Tensor | None]:
         if query.dim() != 3:
             raise PosterityError(f"{sink.label} got a single sequence, and squared gradients need a batch of them")
-        inputs = (query, key, value)
-        q, k, v = (heads(x if module.batch_first else x.transpose(0, 1), part) for part, x in enumerate(inputs))
+        q, k, v = heads((query, key, value))
         mask = _joined_mask(q, key_padding_mask, attn_mask)
         if module.add_zero_attn:
             k, v = (F.pad(t, (0, 0, 0, 1)) for t in (k, v))

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from posterity.curvature.outer import Workspace
 from posterity.types import Params, PosterityError
+from posterity.unrolled import Forward as Forward
 
-Forward = Callable[..., Any]
 Made = TypeVar("Made")
 
 
