@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from posterity.data.pieces import pieces
 from posterity.evaluation.bootstrap import bootstrap
 from posterity.evaluation.chains import chain_details, has_chains
 from posterity.evaluation.classes import ClassJudge, entropy_shares
-from posterity.evaluation.gather import Gathered, Judge, fingerprint, gather
+from posterity.evaluation.gather import Figures, Gathered, Judge, by_example, fingerprint, gather
 from posterity.evaluation.numbers import RealJudge
 from posterity.evaluation.ood import ood_figures
 from posterity.evaluation.result import Scores
@@ -24,8 +24,6 @@ from posterity.random import generator_for
 from posterity.types import PosterityError
 
 __all__ = ["evaluate"]
-
-Figures = Callable[[Tensor | None], dict[str, Tensor]]
 
 
 def evaluate(
@@ -62,7 +60,7 @@ def evaluate(
     gathered = gather(posterior, data, draws, judge, nested=True)
     prediction, targets = gathered.prediction, gathered.targets
     own = judge.figures(prediction, targets)
-    groups: list[tuple[tuple[int, ...], Figures]] = [((gathered.examples,), _by_example(own, gathered))]
+    groups: list[tuple[tuple[int, ...], Figures]] = [((gathered.examples,), by_example(own, gathered))]
     details = judge.details(gathered) | _draws_curve(gathered)
     for name, other in (ood or {}).items():
         brought = other.in_units_of(data) if isinstance(other, DataSet) and isinstance(data, DataSet) else other
@@ -108,24 +106,12 @@ def _all(
     return _with_mean(figures), _with_mean_replicates(replicates)
 
 
-def _by_example(figures: Figures, *gathered: Gathered) -> Figures:
-    """The same figures of weights of examples, those of each data set after the other's."""
-
-    def of(weights: Tensor | None) -> dict[str, Tensor]:
-        if weights is None:
-            return figures(None)
-        parts = weights.split([each.examples for each in gathered], -1)
-        return figures(torch.cat([each.of_rows(part) for each, part in zip(gathered, parts, strict=True)], -1))
-
-    return of
-
-
 def _named(name: str, inside: Gathered, outside: Gathered) -> Figures:
     def figures(weights: Tensor | None) -> dict[str, Tensor]:
         found = ood_figures(inside.prediction, outside.prediction, weights)
         return {f"{name}/{key}": value for key, value in found.items()}
 
-    return _by_example(figures, inside, outside)
+    return by_example(figures, inside, outside)
 
 
 def _with_mean(figures: dict[str, float]) -> dict[str, float]:

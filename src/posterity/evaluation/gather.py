@@ -17,7 +17,10 @@ from posterity.posteriors import Posterior
 from posterity.prediction import Prediction
 from posterity.types import PosterityError
 
-__all__ = ["Gathered", "Judge", "fingerprint", "gather"]
+__all__ = ["Figures", "Gathered", "Judge", "by_example", "fingerprint", "gather"]
+
+Figures = Callable[[Tensor | None], dict[str, Tensor]]
+"""Named figures as a function of weights."""
 
 
 class Judge(Protocol):
@@ -43,11 +46,11 @@ class Judge(Protocol):
         """Error and log-likelihood of each row, [2, n]."""
         ...
 
-    def figures(self, prediction: Any, targets: Tensor) -> Callable[[Tensor | None], dict[str, Tensor]]:
+    def figures(self, prediction: Any, targets: Tensor) -> Figures:
         """Every figure as a function of weights."""
         ...
 
-    def shifted(self, prediction: Any, targets: Tensor) -> Callable[[Tensor | None], dict[str, Tensor]]:
+    def shifted(self, prediction: Any, targets: Tensor) -> Figures:
         """The few figures that are followed under shift."""
         ...
 
@@ -85,6 +88,18 @@ class Gathered:
     def of_rows(self, weights: Tensor) -> Tensor:
         """Weights of examples [..., examples] as weights of rows: all positions of an example come or go together."""
         return weights if self.owner is None else weights[..., self.owner]
+
+
+def by_example(figures: Figures, *gathered: Gathered) -> Figures:
+    """Figures of weights of rows as those of weights of examples, those of each data set after the other's."""
+
+    def of(weights: Tensor | None) -> dict[str, Tensor]:
+        if weights is None:
+            return figures(None)
+        parts = weights.split([each.examples for each in gathered], -1)
+        return figures(torch.cat([each.of_rows(part) for each, part in zip(gathered, parts, strict=True)], -1))
+
+    return of
 
 
 def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bool = False) -> Gathered:

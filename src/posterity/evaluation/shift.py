@@ -11,7 +11,7 @@ from torch import Tensor
 from posterity.calling import tensors_of
 from posterity.data import SEVERITIES, DataSet, Kind, corrupt, corruptions_for
 from posterity.data.pieces import whole
-from posterity.evaluation.gather import Judge, gather
+from posterity.evaluation.gather import Figures, Judge, by_example, gather
 from posterity.posteriors import Posterior
 from posterity.random import generator_for
 from posterity.types import Batch, PosterityError
@@ -48,17 +48,16 @@ def corruptions_of(data: Any, shift: bool | Mapping[str, Corrupt], seed: int = 0
 
 def under_shift(
     posterior: Posterior, data: Any, corruptions: Mapping[str, Corrupt], draws: int, judge: Judge
-) -> tuple[dict[str, Any], Callable[[Tensor | None], dict[str, Tensor]]]:
+) -> tuple[dict[str, Any], Figures]:
     """The figures at severities 0 to 5 of each corruption, and their means over all but 0 as a function of weights."""
     batch = whole(data)
     if len(tensors_of(batch.inputs)) != 1:
         raise PosterityError("corruptions act on one tensor of inputs, but the network takes several")
     inputs = tensors_of(batch.inputs)[0]
 
-    def shifted(batch: Batch) -> Callable[[Tensor | None], dict[str, Tensor]]:
+    def shifted(batch: Batch) -> Figures:
         gathered = gather(posterior, batch, draws, judge)
-        figures = judge.shifted(gathered.prediction, gathered.targets)
-        return lambda weights: figures(None if weights is None else gathered.of_rows(weights))
+        return by_example(judge.shifted(gathered.prediction, gathered.targets), gathered)
 
     known = shifted(batch)(None)
     curves, conditions = {}, []
