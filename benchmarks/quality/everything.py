@@ -115,7 +115,7 @@ THEN = (
     Part("hwa_cifar10"),
     Part("swag_five"),
     Part("bcnn_alexnet_cifar10", seeds=3, trials=15),
-    Part("bcnn_alexnet_mnist"),
+    Part("bcnn_alexnet_mnist", seeds=3),
     *(Part(name, ("ogn", "k-fac", "noisy-k-fac"), seeds=3) for name in ("poster_alexnet", "poster_alexnet_augmented")),
     Part("mnf_cifar5"),
     Part("hwa_mnist", seeds=5),

@@ -1,9 +1,11 @@
 """The VOGN poster on CIFAR-10 (Osawa et al. 2019): LeNet-5, AlexNet with and without crops and flips, and ResNet-18.
 
-The poster's protocol, for LeNet-5 with its 210 epochs at a constant learning rate, for the others with fewer epochs and
-drops at half and three quarters of the run; ResNet-18 has ImageNet's stem. Adam, MC dropout and VOGN start from the
-poster's settings, and what was changed was chosen on held-out training images: what meets most of the poster's figures
-there, and then by NLL. AUROC is that of telling right from wrong answers by confidence.
+The poster's protocol, for LeNet-5 with its 210 epochs at a constant learning rate, for AlexNet with crops and flips
+with its 160, for the others with fewer, these three with drops at half and three quarters; ResNet-18 has ImageNet's
+stem.
+Adam, MC dropout and VOGN start from the poster's settings, and what was changed was chosen on held-out training images:
+what meets most of the poster's figures there, and then by NLL. AUROC is that of telling right from wrong answers by
+confidence.
 """
 
 from __future__ import annotations
