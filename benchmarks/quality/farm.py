@@ -25,6 +25,9 @@ from pathlib import Path
 
 from benchmarks.quality.everything import Job, jobs
 
+PATIENCE = 10.0
+"""Seconds that a process has to end by itself."""
+
 
 @dataclass
 class Running:
@@ -38,9 +41,14 @@ class Running:
     def seconds(self) -> float:
         return time.monotonic() - self.begun
 
-    def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+    def end(self) -> None:
+        """Interrupt it, and kill it only if that does not help: under MPS a killed process takes the others with it."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        try:
+            self.process.wait(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 class Farm:
@@ -86,19 +94,20 @@ class Farm:
         """Take note of what has ended, and end what takes too long."""
         for each in list(self.running):
             if each.process.poll() is None and each.seconds > each.job.seconds:
-                each.kill()
+                each.end()
             if each.process.poll() is not None:
                 self.running.remove(each)
                 self.log("done" if each.process.returncode == 0 else "FAILED", f"{each.seconds:.0f} s", each.job.name)
 
     def run(self, seconds: float) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it, and its jobs would
         while (self.waiting or self.running) and time.monotonic() - self.begun < seconds:
             for job in self.ready():
                 self.start(job)
             time.sleep(0.5)
             self.collect()
         for each in self.running:
-            each.kill()
+            each.end()
             self.log("killed", f"{each.seconds:.0f} s", each.job.name)
         for job in self.waiting:
             self.log("never started", job.name)

@@ -66,9 +66,6 @@ def run_row(table: Table, name: str, seed: int, out: Path, budget: Budget) -> di
     record |= {"table": table.name, "row": name, "seed": seed, "candidate": number, "chosen": chosen}
     file = out / table.name / f"{slug(name)}-{seed}.json"
     judge(table, row, finished, outside(table, data, budget), record, file)
-    predictions = {line: read(finished) for line, read in lines_of(row, name).items() if line in table.kept}
-    if predictions:
-        store_predictions(file.with_suffix(".npz"), predictions, data, table.draws)
     return record
 
 
@@ -83,7 +80,8 @@ def choose(table: Table, name: str, number: int, out: Path, budget: Budget) -> d
     finished, record = fitted(table, row, row.candidates[number], data, 0, budget)
     record |= {"table": table.name, "row": name, "candidate": number}
     file = out / f"{table.name}_tuning" / f"{slug(name)}-{number}.json"
-    judge(table, row, finished, outside(table, data, budget), record, file)
+    no_others = replace(table, ensembles={}, tempered={})  # no line is made of a trial's predictions
+    judge(no_others, row, finished, outside(table, data, budget), record, file)
     return record
 
 
@@ -95,16 +93,24 @@ def lines_of(row: Row, name: str) -> Mapping[str, Line]:
 def judge(
     table: Table, row: Row, finished: Finished, ood: Mapping[str, DataSet], record: dict[str, Any], file: Path
 ) -> None:
-    """Judge line by line, writing after each; one that fails is recorded with its error and leaves the others be."""
+    """Judge line by line, writing after each; one that fails is recorded with its error and leaves the others be.
+
+    Predictions of which other lines are made are stored beside the record, in ``.npz``.
+    """
     record |= {"lines": {}, "failed": {}}
-    begin = time.perf_counter()
+    begin, data, predictions = time.perf_counter(), finished.data, dict[str, np.ndarray]()
     for line, read in lines_of(row, record["row"]).items():
         try:
-            record["lines"][line] = scored(read(finished), finished.data, ood, table.draws)
+            posterior = read(finished)
+            record["lines"][line] = scored(posterior, data, ood, table.draws)
+            if line in table.kept:
+                predictions[line] = probabilities(posterior, data, table.draws)
         except (pst.PosterityError, RuntimeError) as error:
             record["failed"][line] = f"{type(error).__name__}: {error}"
         record["seconds"]["judging"] = time.perf_counter() - begin
         write(file, record)
+        if line in predictions:
+            np.savez(file.with_suffix(".npz"), targets=data.test[1].numpy(), **predictions)
 
 
 def choice(table: Table, name: str) -> tuple[int, bool]:
@@ -196,10 +202,9 @@ def numbers(posterior: pst.Posterior) -> int:
     return stored(posterior)
 
 
-def store_predictions(file: Path, posteriors: Mapping[str, pst.Posterior], data: DataSet, draws: int) -> None:
-    """Class probabilities of the test examples by line, from which ensembles and tempered lines are made."""
-    found = {line: gather(posterior, data, draws, ClassJudge()).prediction for line, posterior in posteriors.items()}
-    np.savez(file, targets=data.test[1].numpy(), **{line: p.probs.float().numpy() for line, p in found.items()})
+def probabilities(posterior: pst.Posterior, data: DataSet, draws: int) -> np.ndarray:
+    """Class probabilities of the test examples, of which ensembles and tempered lines are made."""
+    return gather(posterior, data, draws, ClassJudge()).prediction.probs.float().numpy()
 
 
 def shortened(data: DataSet, budget: Budget) -> DataSet:

@@ -37,8 +37,8 @@ ABOUT = """## The methods side by side
 
 On how many of the tables of this page a method is the best or tied: no other line is better by more than the spreads of
 both over seeds (the standard errors over splits for UCI). 3/5 is three of five tables; a method counts with its best
-line. Cost is the time of training relative to the plain network's in the same table, the median over tables; runs
-shared a machine, so it is rough.
+line. Cost is the time of training relative to the plain network's in the same table, the median over tables: of epochs
+by themselves where they were timed so, else of runs that shared a machine, which is rough.
 """
 
 
@@ -107,6 +107,7 @@ def summaries(tables: Iterable[Table], results: Path) -> dict[str, Summary]:
         file = results / f"{table.name}.json"
         if file.exists():
             found[table.name] = with_ood(json.loads(file.read_text()), table.same_load)
+            by_itself(found[table.name], results / f"{table.name}_epochs.json")
     swag, mean_field = (
         json.loads((results / f"{name}.json").read_text()) for name in ("swag_mnist", "mean_field_mnist")
     )
@@ -136,6 +137,18 @@ def with_ood(stored: dict, same_load: bool) -> Summary:
                 spread = statistics.stdev(seen) if len(seen) > 1 else 0.0
                 summary[line][figure] = {"mean": statistics.mean(seen), "std": spread, "seeds": len(seen)}
     return summary
+
+
+def by_itself(summary: Summary, file: Path) -> None:
+    """Seconds of epochs that ran with nothing beside them (``epoch_times``) instead of those of the runs."""
+    if not file.exists():
+        return
+    stored = json.loads(file.read_text())
+    times = stored.get("recorded") or stored["launched"]
+    for line, figures in summary.items():
+        figures.pop("seconds", None)
+        if line in times:
+            figures["seconds"] = {"mean": times[line]["seconds"], "std": 0.0, "seeds": 1}
 
 
 def tally(found: Iterable[Summary]) -> dict[str, Record]:

@@ -21,7 +21,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """A mean over examples, with a different curvature for each output."""
-    weights = torch.linspace(0.5, 2, outputs[0].numel(), dtype=outputs.dtype).view_as(outputs[0])
+    weights = torch.linspace(0.5, 2, outputs[0].numel(), dtype=outputs.dtype, device=outputs.device).view_as(outputs[0])
     return ((outputs - targets) ** 2 * weights).flatten(1).sum(1).mean()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.quality import everything
+from benchmarks.quality import everything, farm
 from benchmarks.quality.everything import Job
 from benchmarks.quality.farm import Farm, done
 
@@ -29,6 +29,14 @@ def test_no_more_run_than_there_is_room_for_and_time_ends_it(tmp_path):
     Farm(jobs, tmp_path, workers=3).run(1)
     assert told(tmp_path, "start") == ["wide", "narrow"]
     assert told(tmp_path, "killed") == ["wide", "narrow"] and told(tmp_path, "never") == ["late"]
+
+
+def test_a_job_is_interrupted_and_killed_only_if_that_does_not_help(tmp_path, monkeypatch):
+    monkeypatch.setattr(farm, "PATIENCE", 1.0)
+    tidy = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: open('{out}/tidied', 'w')"
+    jobs = [Job("a", "deaf", "trap '' INT; sleep 60; true"), Job("a", "tidy", f'{{python}} -c "{tidy}"')]
+    Farm(jobs, tmp_path, workers=2).run(2)
+    assert told(tmp_path, "killed") == ["deaf", "tidy"] and (tmp_path / "tidied").exists()
 
 
 def test_a_wide_job_is_not_passed_by_the_narrow_ones_behind_it(tmp_path):

@@ -1,6 +1,8 @@
 """The summary of all tables: wins, ties and costs by method."""
 
-from benchmarks.quality.summary import beside_published, method_of, tally, with_ood
+import json
+
+from benchmarks.quality.summary import beside_published, by_itself, method_of, tally, with_ood
 from benchmarks.quality.tables import Table
 
 
@@ -35,6 +37,17 @@ def test_seconds_count_only_where_the_loads_were_alike():
     stored = {"summary": {"MAP": {"nll": figure(0.5)}}, "runs": [run]}
     assert with_ood(stored, same_load=True)["MAP"]["seconds"]["mean"] == 3.0
     assert "seconds" not in with_ood(stored, same_load=False)["MAP"]
+
+
+def test_epochs_by_themselves_count_instead_of_runs(tmp_path):
+    summary = {line: {"nll": figure(0.5), "seconds": figure(9.0)} for line in ("Adam", "VOGN", "IVON")}
+    by_itself(summary, tmp_path / "absent.json")
+    assert summary["VOGN"]["seconds"]["mean"] == 9.0
+    times = {"Adam": {"seconds": 2.0}, "VOGN": {"seconds": 5.0}}
+    (tmp_path / "digits_epochs.json").write_text(json.dumps({"launched": {}, "recorded": times}))
+    by_itself(summary, tmp_path / "digits_epochs.json")
+    found = tally([summary])
+    assert found["VOGN"].cost == [2.5] and found["IVON"].cost == []
 
 
 def test_published_figures_are_met_nearly_met_missed_or_not_measured():
