@@ -178,8 +178,8 @@ TABLES = (
         same_load=False,
         remarks="30 of the published 100 epochs. At this learning rate (1e-3) luck decides how well the network "
         "trains: of the three seeds of L2 one ends at a training loss of 0.004 and 78.4%, the others at 0.51 and 0.64 "
-        "with 72.3% and 70.4%, and one of Dropout's stayed at the loss of a guess for ten epochs. MeanField and MNF had "
-        "trials at temperatures 1, which was chosen, and 0.1; MNF has one seed: the GPU's time was over.",
+        "with 72.3% and 70.4%, and one of Dropout's stayed at the loss of a guess for ten epochs. MeanField and MNF "
+        "had trials at temperatures 1, which was chosen, and 0.1; MNF has one seed: the GPU's time was over.",
         ensembles={"Ensemble": "L2"},
     ),
 )
