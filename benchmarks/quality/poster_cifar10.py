@@ -216,8 +216,8 @@ TABLES = (
         "had trials of all 160 epochs on held-out images. The poster's own, ten-fold data and one draw a step, "
         "over-fits there (63.9%, NLL 2.146, ECE 0.222), as it does with three-fold data. The noise must be as wide as "
         "one-fold data makes it and wider, and then learning suffers unless it is averaged over draws: at temperature "
-        "1 one draw had NLL 0.970 and ECE 0.081, four 1.019 and 0.104; at 2 one draw had 66.8%, 0.952 and 0.043, and two "
-        "had 69.9%, 0.863, 0.037 and AUROC 0.805, and were chosen; at 3 two draws had 63.7%, 1.041 and 0.075. "
+        "1 one draw had NLL 0.970 and ECE 0.081, four 1.019 and 0.104; at 2 one draw had 66.8%, 0.952 and 0.043, and "
+        "two had 69.9%, 0.863, 0.037 and AUROC 0.805, and were chosen; at 3 two draws had 63.7%, 1.041 and 0.075. "
         "K-FAC and Noisy K-FAC had a quarter of the epochs and, like OGN, one seed: the GPU's time was over. Rows "
         "ran beside more or fewer others, so their seconds do not compare.",
     ),
