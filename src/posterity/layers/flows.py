@@ -58,9 +58,9 @@ class Coupling(nn.Module):
     def forward(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The moved z [n, size] and log |det| [n]."""
         h = torch.tanh(self.hidden(self.mask * z))
-        gate, free = torch.sigmoid(self.gate(h)), 1 - self.mask
-        moved = self.mask * z + free * (z * gate + (1 - gate) * self.shift(h))
-        return moved, (free * gate.log()).sum(-1)
+        gate, kept = self.gate(h), self.mask.bool()
+        moved = torch.where(kept, z, torch.lerp(self.shift(h), z, gate.sigmoid()))
+        return moved, nn.functional.logsigmoid(gate) @ (1 - self.mask)
 
 
 class Flow(nn.Module):
