@@ -26,8 +26,17 @@ def one_by_one(module: nn.Module, inputs: Tensor | tuple[Tensor, ...], targets: 
     return {k: g.mean(0) for k, g in stacked.items()}, {k: g.square().mean(0) for k, g in stacked.items()}
 
 
+DEVICES = ["cpu", *["cuda"] * torch.cuda.is_available()]
+
+
 def check(module: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
-    module = module.double()
+    for device in DEVICES:
+        own = tuple(x.to(device) for x in inputs) if isinstance(inputs, tuple) else inputs.to(device)
+        with torch.device(device):
+            check_here(module.double().to(device), own)
+
+
+def check_here(module: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
     outputs = module(*inputs) if isinstance(inputs, tuple) else module(inputs)
     targets = randn(*outputs.shape, seed=9)
     mean, square = gradient_moments(module, loss, (inputs, targets))
@@ -86,7 +95,7 @@ def test_sequences_of_different_lengths(kind, in_order):
             self.layer = kind(3, 4, 2, bidirectional=True, batch_first=True)
 
         def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-            packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=in_order)
+            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=in_order)
             out, last = self.layer(packed)
             h = last[0] if isinstance(last, tuple) else last
             padded = pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])[0]

@@ -16,7 +16,10 @@ from posterity.types import PosterityError, PosterityWarning
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    """The same numbers on every device, on the one of the context."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    drawn = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+    return drawn.to(torch.get_default_device())
 
 
 def loss(outputs: Tensor, targets: Tensor) -> Tensor:
