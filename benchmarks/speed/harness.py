@@ -7,6 +7,8 @@ the CPU time of one thread; on the GPU the time between two events on its stream
 from __future__ import annotations
 
 import argparse
+import datetime
+import itertools
 import json
 import platform
 import statistics
@@ -22,7 +24,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant: seconds a call, its ratio to the first one, and the peak of GPU memory beyond what was held."""
+    """One contestant: seconds a call, its ratio to the first one, and the peak of memory beyond what was held."""
 
     seconds: float
     ratio: float
@@ -37,15 +39,33 @@ class Bench:
         device: Where the work is done.
         rounds: How often each contestant is measured.
         results: Rows by case and contestant.
+        figures: Numbers that are no ratios of times.
+        broken: Why a contestant of a case could not be measured.
     """
 
     device: torch.device
     rounds: int = 21
     results: dict[str, dict[str, Row]] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
+    broken: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def compare(self, case: str, contestants: dict[str, Work], calls: int = 1, limits: dict[str, float] | None = None):
-        """Time contestants against each other; ``limits`` says what ratio each must not exceed."""
+    def compare(
+        self,
+        case: str,
+        contestants: dict[str, Work],
+        calls: int = 1,
+        limits: dict[str, float] | None = None,
+        memory: bool = False,
+    ) -> None:
+        """Time contestants against each other.
+
+        Args:
+            case: What is compared.
+            contestants: By name; ratios are to the first.
+            calls: In one measurement.
+            limits: What ratio each must not exceed.
+            memory: On the CPU, too, the peak of memory, by a call more that is not timed.
+        """
         for work in contestants.values():
             work()
         seconds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -54,6 +74,8 @@ class Bench:
             for name, work in contestants.items():
                 taken, peaks[name] = self.time(work, calls)
                 seconds[name].append(taken)
+        if memory and self.device.type != "cuda":
+            peaks = {name: peak_on_cpu(work) for name, work in contestants.items()}
         self.add(case, seconds, peaks, limits)
 
     def add(
@@ -73,6 +95,12 @@ class Bench:
             verdict = "" if limit is None else f"   must be ≤ {limit}: {'yes' if row.ratio <= limit else 'NO'}"
             memory = "" if row.peak_bytes is None else f"   {row.peak_bytes / 2**20:8.1f} MiB"
             print(f"  {name:<34}{1e3 * row.seconds:10.3f} ms   {row.ratio:6.3f}×{memory}{verdict}", flush=True)
+
+    def fail(self, case: str, name: str, error: Exception) -> None:
+        """Keep and print why a contestant does not run."""
+        first = str(error).strip().splitlines()[:1]
+        self.broken.setdefault(case, {})[name] = ": ".join([type(error).__name__, *first])
+        print(f"  {name}: broken, {self.broken[case][name]}", flush=True)
 
     def figure(self, name: str, value: float, unit: str, limit: float | None = None) -> None:
         """Keep and print one number that is no ratio of times."""
@@ -104,7 +132,19 @@ class Bench:
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
         cases = {case: {name: asdict(row) for name, row in rows.items()} for case, rows in self.results.items()}
         content = {"device": str(self.device), "machine": where, "torch": torch.__version__, "rounds": self.rounds}
-        path.write_text(json.dumps({**content, "cases": cases, "figures": self.figures}, indent=1))
+        found = {"cases": cases, "figures": self.figures, "broken": self.broken}
+        path.write_text(json.dumps({**content, "date": datetime.date.today().isoformat(), **found}, indent=1))
+
+
+def peak_on_cpu(work: Work) -> int:
+    """The most bytes that a call holds beyond what was held before, of those that torch allocates."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as seen:
+        work()
+    assert seen.profiler is not None
+    steps = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    sizes = [event.nbytes() for event in sorted(steps, key=lambda event: event.start_ns())]
+    return max(itertools.accumulate(sizes, initial=0))
 
 
 def run(description: str | None, parts: dict[str, Callable[[Bench], None]]) -> None:

@@ -3,62 +3,34 @@
 python -m benchmarks.speed.peers --out benchmarks/results/peers_cpu.json
 python -m benchmarks.speed.peers --device cuda --out benchmarks/results/peers_h200.json
 
-Peers live in an environment of their own, .bench-venv, which the command makes: they are installed without their
-dependencies on top of the torch that is here, so that none brings another. Where the peers can be imported already, as
-on a machine without a network to which they were copied, they are taken from there. What cannot be imported is shown as
-broken, with the reason.
+Peers live in an environment of their own (``peer_environment``), which the command makes. What cannot be imported or
+does not run is shown as broken, with the reason.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import sysconfig
-import venv
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.speed.harness import Bench, Work, run
+from benchmarks.speed.peer_environment import ready
 from posterity.curvature import squared_gradients
 from posterity.layers import kl, variational
 from posterity.methods import SparseVD
 from posterity.models import lenet5_caffe, lenet_300_100
 from posterity.optim import IVON, SGLD, VOGN
 
-ROOT = Path(__file__).parents[2]
-HOME = ROOT / ".bench-venv"
-PACKAGES = (
-    *("bayesian-torch", "blitz-bayesian-pytorch", "torchbnn", "cplxmodule", "ivon-opt", "posteriors", "opacus"),
-    *("backpack-for-pytorch", "laplace-torch", "torch-uncertainty", "lightning-uq-box"),
-    # what some of them need besides torch
-    *("unfoldNd", "opt_einsum", "einops", "optree", "tensordict", "pyvers", "torchopt", "graphviz", "scipy"),
-)
+Build = Callable[[nn.Module, Tensor, Tensor], Work]
+"""A training step of a network on one batch."""
+Bayesian = Callable[[nn.Module], tuple[nn.Module, Callable[[], Tensor]]]
+"""A network with a peer's layers, and its KL."""
 NUM_DATA, BATCH, SHAPE = 60_000, 128, (1, 28, 28)
 NETWORKS = {"LeNet-300-100": (lenet_300_100, 5), "LeNet-5-Caffe": (lenet5_caffe, 1)}
-
-
-def ready() -> None:
-    """Go on inside the peers' environment, made if it is not there, unless peers are to be had here."""
-    if Path(sys.prefix).resolve() == HOME.resolve() or find_spec("bayesian_torch"):
-        return
-    python = HOME / "bin" / "python"
-    if not python.exists():
-        venv.create(HOME, with_pip=True)
-        here = sysconfig.get_paths()["purelib"]
-        there = next(HOME.glob("lib/python*/site-packages"))
-        (there / "torch_from_the_project.pth").write_text(f"{here}\n{ROOT / 'src'}\n")
-        for package in PACKAGES:
-            done = subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", package], check=False)
-            print(f"{package}: {'installed' if done.returncode == 0 else 'does not install'}", flush=True)
-    os.execv(python, [str(python), "-m", "benchmarks.speed.peers", *sys.argv[1:]])
 
 
 def replaced(network: nn.Module, linear: Callable[[nn.Linear], nn.Module], conv: Callable[[nn.Conv2d], nn.Module]):
@@ -86,35 +58,45 @@ def adam_step(network: nn.Module, x: Tensor, y: Tensor, penalty: Callable[[], Te
     return step
 
 
-def bayesian_torch(kind: str) -> Callable[[nn.Module, Tensor, Tensor], Work]:
+def elbo_step(bayesian: Bayesian) -> Build:
+    """A training step of a peer's layers with the peer's own KL."""
+
+    def step(network: nn.Module, x: Tensor, y: Tensor) -> Work:
+        net, divergence = bayesian(network)
+        return adam_step(net, x, y, divergence)
+
+    return step
+
+
+def bayesian_torch(kind: str = "Reparameterization") -> Bayesian:
     layers, models = import_module("bayesian_torch.layers"), import_module("bayesian_torch.models.dnn_to_bnn")
 
     def quiet(layer: nn.Module) -> nn.Module:
         layer.dnn_to_bnn_flag = True  # the output alone, without the KL beside it
         return layer
 
-    def step(network: nn.Module, x: Tensor, y: Tensor) -> Work:
+    def convert(network: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
         net = replaced(
             network,
             lambda a: quiet(getattr(layers, f"Linear{kind}")(a.in_features, a.out_features)),
             lambda a: quiet(getattr(layers, f"Conv2d{kind}")(a.in_channels, a.out_channels, a.kernel_size[0])),
         )
-        return adam_step(net, x, y, lambda: models.get_kl_loss(net))
+        return net, lambda: models.get_kl_loss(net)
 
-    return step
+    return convert
 
 
-def blitz(network: nn.Module, x: Tensor, y: Tensor) -> Work:
+def blitz(network: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
     modules, losses = import_module("blitz.modules"), import_module("blitz.losses")
     net = replaced(
         network,
         lambda a: modules.BayesianLinear(a.in_features, a.out_features),
         lambda a: modules.BayesianConv2d(a.in_channels, a.out_channels, a.kernel_size),
     )
-    return adam_step(net, x, y, lambda: losses.kl_divergence_from_nn(net))
+    return net, lambda: losses.kl_divergence_from_nn(net)
 
 
-def torchbnn(network: nn.Module, x: Tensor, y: Tensor) -> Work:
+def torchbnn(network: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
     bnn = import_module("torchbnn")
     net = replaced(
         network,
@@ -122,17 +104,27 @@ def torchbnn(network: nn.Module, x: Tensor, y: Tensor) -> Work:
         lambda a: bnn.BayesConv2d(0, 0.1, a.in_channels, a.out_channels, a.kernel_size),
     )
     divergence = bnn.BKLLoss(reduction="sum")
-    return adam_step(net, x, y, lambda: divergence(net))
+    return net, lambda: divergence(net)
 
 
-def cplxmodule(network: nn.Module, x: Tensor, y: Tensor) -> Work:
+def torch_uncertainty(network: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
+    layers = import_module("torch_uncertainty.layers.bayesian")
+    net = replaced(
+        network,
+        lambda a: layers.BayesLinear(a.in_features, a.out_features),
+        lambda a: layers.BayesConv2d(a.in_channels, a.out_channels, a.kernel_size),
+    )
+    return net, import_module("torch_uncertainty.losses.bayesian").KLDiv(net)
+
+
+def cplxmodule(network: nn.Module) -> tuple[nn.Module, Callable[[], Tensor]]:
     relevance = import_module("cplxmodule.nn.relevance")
     net = replaced(
         network,
         lambda a: relevance.LinearVD(a.in_features, a.out_features),
         lambda a: relevance.Conv2dVD(a.in_channels, a.out_channels, a.kernel_size),
     )
-    return adam_step(net, x, y, lambda: sum(relevance.penalties(net)))
+    return net, lambda: sum(relevance.penalties(net))
 
 
 def ivon_opt(network: nn.Module, x: Tensor, y: Tensor) -> Work:
@@ -190,7 +182,7 @@ def squares_by_opacus(network: nn.Module, x: Tensor, y: Tensor) -> Work:
     return step
 
 
-def ours(estimator: str) -> Callable[[nn.Module, Tensor, Tensor], Work]:
+def ours(estimator: str) -> Build:
     def step(network: nn.Module, x: Tensor, y: Tensor) -> Work:
         net = variational(network, estimator=estimator)
         return adam_step(net, x, y, lambda: kl(net))
@@ -203,7 +195,7 @@ def our_sparse(network: nn.Module, x: Tensor, y: Tensor) -> Work:
     return adam_step(net, x, y, lambda: kl(net))
 
 
-def our_sampled(kind: Callable[[nn.Module], torch.optim.Optimizer]) -> Callable[[nn.Module, Tensor, Tensor], Work]:
+def our_sampled(kind: Callable[[nn.Module], torch.optim.Optimizer]) -> Build:
     def step(network: nn.Module, x: Tensor, y: Tensor) -> Work:
         optimizer = kind(network)
 
@@ -239,21 +231,22 @@ def plain_sgd(network: nn.Module, x: Tensor, y: Tensor) -> Work:
     return step
 
 
-CASES: dict[str, dict[str, Callable[..., object]]] = {
+CASES: dict[str, dict[str, Callable[[], Build]]] = {
     "variational, weights drawn": {
         "Adam, plain network": lambda: adam_step,
         "posterity, reparameterised": lambda: ours("reparameterised"),
-        "bayesian-torch": lambda: bayesian_torch("Reparameterization"),
-        "blitz": lambda: blitz,
-        "torchbnn": lambda: torchbnn,
+        "bayesian-torch": lambda: elbo_step(bayesian_torch()),
+        "blitz": lambda: elbo_step(blitz),
+        "torchbnn": lambda: elbo_step(torchbnn),
+        "torch-uncertainty": lambda: elbo_step(torch_uncertainty),
     },
     "variational, noise by activations": {
         "Adam, plain network": lambda: adam_step,
         "posterity, local": lambda: ours("local"),
         "posterity, flipout": lambda: ours("flipout"),
-        "bayesian-torch, flipout": lambda: bayesian_torch("Flipout"),
+        "bayesian-torch, flipout": lambda: elbo_step(bayesian_torch("Flipout")),
         "posterity, SparseVD": lambda: our_sparse,
-        "cplxmodule, variational dropout": lambda: cplxmodule,
+        "cplxmodule, variational dropout": lambda: elbo_step(cplxmodule),
     },
     "natural gradient": {
         "Adam, plain network": lambda: adam_step,
@@ -275,31 +268,39 @@ CASES: dict[str, dict[str, Callable[..., object]]] = {
 }
 
 
-def contestants(case: str, make: Callable[..., nn.Module], device: torch.device) -> Iterator[tuple[str, Work]]:
-    """Those of a case that work here; the others are named with the reason."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(BATCH, *SHAPE, generator=generator).to(device)
-    y = torch.randint(10, (BATCH,), generator=generator).to(device)
-    for name, build in CASES[case].items():
+def those_that_work(bench: Bench, case: str, builders: Mapping[str, Callable[[], Work]]) -> dict[str, Work]:
+    """Contestants that could be built and called once; of the others the bench keeps the reason."""
+    found = {}
+    for name, build in builders.items():
         try:
-            with device:  # what a contestant makes is made there
-                work = build()(make(SHAPE), x, y)  # type: ignore[operator]
+            with bench.device:  # what a contestant makes is made there
+                work = build()
                 work()
         except Exception as error:  # whatever a peer raises is its result
-            print(f"  {name}: broken, {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            bench.fail(case, name, error)
         else:
-            yield name, work
+            found[name] = work
+    return found
 
 
 def compared(case: str) -> Callable[[Bench], None]:
     def part(bench: Bench) -> None:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(BATCH, *SHAPE, generator=generator).to(bench.device)
+        y = torch.randint(10, (BATCH,), generator=generator).to(bench.device)
         for title, (make, calls) in NETWORKS.items():
-            bench.compare(f"{case}, {title}", dict(contestants(case, make, bench.device)), calls)
+            builders = {name: partial(one, kind, make, x, y) for name, kind in CASES[case].items()}
+            name = f"{case}, {title}"
+            bench.compare(name, those_that_work(bench, name, builders), calls, memory=True)
 
     return part
 
 
+def one(kind: Callable[[], Build], make: Callable[..., nn.Module], x: Tensor, y: Tensor) -> Work:
+    """A contestant on a fresh network."""
+    return kind()(make(SHAPE), x, y)
+
+
 if __name__ == "__main__":
-    ready()
-    warnings.simplefilter("ignore")  # the peers' own
+    ready("benchmarks.speed.peers")
     run(__doc__, {case: compared(case) for case in CASES})

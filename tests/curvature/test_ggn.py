@@ -180,7 +180,7 @@ def test_the_last_layer_needs_no_memory_for_the_activations_of_the_others():
     for layer in (module[0], module[2]):
         layer.register_forward_hook(lambda m, args, out: outputs.append(weakref.ref(out)))
     module[4].register_forward_pre_hook(lambda m, args: alive.extend(ref() is not None for ref in outputs))
-    ggn.last_layer_features(module, Batch(torch.randn(5, 3), torch.zeros(5)))
+    ggn.last_layer_features(module, torch.randn(5, 3))
     assert alive == [False, True]  # the latest is at hand
 
 

@@ -10,9 +10,11 @@ from tests.contract.cases import data, network
 from torch import Tensor, nn
 
 import posterity as pst
+from posterity.curvature import ggn
 from posterity.methods.laplace import Laplace
+from posterity.methods.laplace_structures import STRUCTURES
 from posterity.posteriors import FullGaussian, KroneckerGaussian, Linearised
-from posterity.types import PosterityError
+from posterity.types import Batch, PosterityError
 
 NOISE = 0.5
 
@@ -176,3 +178,51 @@ def test_bad_settings_are_refused():
     by_name = pst.priors.Normal({"*.weight": 1.0, "*.bias": 2.0})
     with pytest.raises(PosterityError, match="one prior precision"):
         Laplace(prior=by_name, tune_prior=False).post_hoc(network(), data())
+
+
+def convolutional() -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(48, 4), nn.Tanh(), nn.Linear(4, 3)
+    return nn.Sequential(*layers).double()
+
+
+def images(n: int = 40) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(1)
+    return torch.randn(n, 1, 6, 6, generator=g, dtype=torch.float64), torch.arange(n) % 3
+
+
+def test_a_last_layer_is_linear_already_its_draws_are_networks_and_its_outputs_have_the_jacobians_covariance():
+    posterior = Laplace(structure="last-layer").post_hoc(convolutional(), images())
+    by_jacobians = Linearised(posterior.parts[0])  # as if the network were not known to be linear
+    x = images(7)[0]
+    for one, other in zip(posterior.draws(3), by_jacobians.draws(3), strict=True):
+        torch.testing.assert_close(one(x), other(x))
+    for found, expected in zip(posterior.outputs(x), by_jacobians.outputs(x), strict=True):
+        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(posterior.predict(x, draws=8).probs, by_jacobians.predict(x, draws=8).probs)
+
+
+def test_without_a_bias_too():
+    net = nn.Sequential(nn.Linear(36, 5), nn.Tanh(), nn.Linear(5, 3, bias=False)).double()
+    x, y = images()
+    posterior = Laplace(structure="last-layer").post_hoc(net, (x.flatten(1), y))
+    for found, expected in zip(
+        posterior.outputs(x.flatten(1)), Linearised(posterior.parts[0]).outputs(x.flatten(1)), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("structure", ["full", "last-layer"])
+def test_the_log_determinant_is_the_same_with_a_spectrum_and_without(structure):
+    found = STRUCTURES[structure](convolutional())
+    x, y = images()
+    found.add(convolutional(), pst.likelihoods.Categorical(), Batch(x, y), ggn.gauss_newton)
+    without = found.log_det(0.7)
+    found.decompose()
+    torch.testing.assert_close(found.log_det(0.7), without)
+
+
+def test_a_last_layer_too_large_for_a_matrix_is_refused():
+    net = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 100))
+    with pytest.raises(PosterityError, match="30,100 weights would not fit"):
+        Laplace(structure="last-layer").post_hoc(net, (torch.randn(8, 4), torch.arange(8)))

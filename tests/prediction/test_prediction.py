@@ -9,6 +9,7 @@ from torch import nn
 import posterity as pst
 from posterity.posteriors import DiagonalGaussian, Empirical
 from posterity.prediction.accumulate import COMPONENTS, accumulator
+from posterity.prediction.passes import Passes, Way, stack
 
 CATEGORICAL = pst.likelihoods.Categorical()
 G = torch.Generator().manual_seed(0)
@@ -154,3 +155,33 @@ def test_recurrent_networks_are_looped():
     sequences = torch.randn(5, 6, 3, generator=G, dtype=torch.float64)
     each = torch.stack([draw(sequences).softmax(-1) for draw in posterior.draws(32)])
     torch.testing.assert_close(posterior.predict(sequences).probs, each.mean(0))
+
+
+def test_layers_before_the_first_random_weight_are_passed_through_once():
+    calls = []
+
+    class Trunk(nn.Linear):
+        def forward(self, x):
+            calls.append(x.shape)
+            assert not torch._C._functorch.is_batchedtensor(self.weight)
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    net = nn.Sequential(Trunk(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    means = {name: p.detach() for name, p in net.named_parameters()}
+    stds = {name: torch.full_like(p, 0.3) for name, p in means.items() if name.startswith("2")}
+    posterior = DiagonalGaussian(net, pst.likelihoods.Categorical(), means, stds)
+    x = torch.randn(6, 4, dtype=torch.float64)
+    one_by_one = torch.stack([draw(x) for draw in posterior.draws(8)]).softmax(-1).mean(0)
+    calls.clear()
+    found = posterior.predict(x, draws=8, compute=pst.Compute(batched=True, block=6, chunk=8))
+    torch.testing.assert_close(found.probs, one_by_one)
+    assert calls == [x.shape]
+
+
+def test_draws_that_do_not_differ_at_all_can_be_batched():
+    net = nn.Linear(4, 3).double()
+    means = {name: p.detach() for name, p in net.named_parameters()}
+    weights = stack([(means, {})] * 8)
+    outputs = Passes(net, pst.Compute())(weights, torch.ones(2, 4, dtype=torch.float64), Way(True, 2))
+    torch.testing.assert_close(outputs, net(torch.ones(2, 4, dtype=torch.float64)).expand(8, 2, 3))

@@ -30,7 +30,7 @@ from posterity.curvature.outer import examples_at_once
 from posterity.curvature.squared import SquareCapture, buffers_kept
 from posterity.flat import Layout
 from posterity.probability.likelihoods import Likelihood
-from posterity.types import Batch, Params, PosterityError
+from posterity.types import Batch, Inputs, Params, PosterityError
 from posterity.unrolled import transformable
 
 Columns = Callable[[Likelihood, Tensor, Tensor], Tensor]
@@ -116,18 +116,34 @@ def full(
 
 
 def last_layer(module: nn.Module, likelihood: Likelihood, batch: Batch, columns: Columns = gauss_newton) -> Tensor:
-    """The whole matrix over the last layer's weight and bias, from the features that reach it: for any network."""
-    layer, features, outputs = last_layer_features(module, batch)
+    """The whole matrix over the last layer's weight and bias, from the features φ that reach it: for any network.
+
+    Its blocks, one for each pair of outputs, are 1/B Σᵢ Kᵢ[o, p] φᵢ φᵢᵀ with K = Σ_s c_s c_sᵀ.
+    """
+    layer, features, outputs = last_layer_features(module, batch.inputs)
     cs = columns(likelihood, outputs, batch.targets)
-    inputs = torch.cat([features, features.new_ones(len(features), 1)], 1) if layer.bias is not None else features
-    v = torch.einsum("sbo,bi->sboi", cs, inputs)
-    parts = [v[..., : features.shape[1]].flatten(2), v[..., features.shape[1] :].flatten(2)]
-    v = torch.cat(parts, 2).flatten(0, 1)
-    return v.T @ v / len(features)
+    K = torch.einsum("sbo,sbp->bop", cs, cs) / len(features)
+    phi = with_bias(layer, features)
+    rows = [phi.T @ torch.einsum("bp,bj->bpj", k, phi).flatten(1) for k in K.unbind(1)]
+    order = parameter_order(layer, device=phi.device)
+    return torch.cat(rows)[order][:, order]
+
+
+def with_bias(layer: nn.Linear, features: Tensor) -> Tensor:
+    """Features with a one behind them where the layer has a bias."""
+    return features if layer.bias is None else torch.cat([features, features.new_ones(len(features), 1)], 1)
+
+
+def parameter_order(layer: nn.Linear, device: torch.device) -> Tensor:
+    """Where the layer's weight, then its bias, are in a matrix [outputs, inputs and bias] laid out flat."""
+    inputs, outputs = layer.in_features, layer.out_features
+    width = inputs + (layer.bias is not None)
+    place = torch.arange(outputs * width, device=device).view(outputs, width)
+    return torch.cat([place[:, :inputs].flatten(), place[:, inputs:].flatten()])
 
 
 @torch.no_grad()
-def last_layer_features(module: nn.Module, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
+def last_layer_features(module: nn.Module, inputs: Inputs) -> tuple[nn.Linear, Tensor, Tensor]:
     """The Linear layer whose output the network returns, what comes into it, and the outputs."""
     seen: list[tuple[nn.Linear, Tensor, Tensor]] = []
 
@@ -136,7 +152,7 @@ def last_layer_features(module: nn.Module, batch: Batch) -> tuple[nn.Linear, Ten
 
     hooks = [m.register_forward_hook(look) for m in module.modules() if isinstance(m, nn.Linear)]
     try:
-        outputs = call(module, batch.inputs)
+        outputs = call(module, inputs)
     finally:
         for hook in hooks:
             hook.remove()

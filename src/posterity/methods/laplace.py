@@ -127,7 +127,9 @@ class Laplace(Method):
         mean = {name: p.detach() for name, p in network.named_parameters()}
         precision, log_prior = self._precision(structure, mean)
         posterior = structure.posterior(network, likelihood, mean, precision, self.temperature)
-        return Linearised(posterior, fit + log_prior) if self.linearised else posterior
+        if not self.linearised:
+            return posterior
+        return Linearised(posterior, fit + log_prior, network_is_linear=structure.network_is_linear)
 
     def _precision(self, structure: Structure, mean: Params) -> tuple[Precision, float]:
         """δ, and what the evidence has besides the fit: -½ δ ‖w* - μ₀‖² + ½ P log δ - ½ log det(N H + δ I)."""
@@ -141,6 +143,7 @@ class Laplace(Method):
             return float(0.5 * (log_scale - distance - structure.log_det(delta)))
 
         if self.tune_prior:
+            structure.decompose()
             delta: Precision = math.exp(minimise(lambda log: -rest(math.exp(log)), -_RANGE, _RANGE))
         else:
             own = prior.precision

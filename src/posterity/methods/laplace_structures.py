@@ -1,13 +1,13 @@
 """The four structures of a Laplace posterior: what they sum over the data, their spectrum, and the Gaussian they give.
 
 With H the curvature of the mean loss over N examples and δ the prior's precision, the posterior's precision is
-Λ = N H + δ I. Its log determinant is needed for many δ, so every structure keeps the eigenvalues of N H. A temperature
-T multiplies the covariance: T Λ⁻¹.
+Λ = N H + δ I. Where its log determinant is needed for many δ, to choose one, it comes from the eigenvalues of N H. A
+temperature T multiplies the covariance: T Λ⁻¹.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Protocol
 
@@ -35,12 +35,18 @@ class Structure(Protocol):
 
     Attributes:
         names: The parameters that the posterior covers, in the order of its vector.
+        network_is_linear: In these parameters, whatever it is in others.
     """
 
     names: tuple[str, ...]
+    network_is_linear: bool
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """Add a batch's curvature, summed over its examples."""
+        ...
+
+    def decompose(self) -> None:
+        """Do once what makes log determinants for many δ cheap."""
         ...
 
     def log_det(self, precision: Precision) -> Tensor:
@@ -57,6 +63,8 @@ class Structure(Protocol):
 class Diagonal:
     """Only the diagonal of H."""
 
+    network_is_linear = False
+
     def __init__(self, module: nn.Module) -> None:
         params = {name: p.detach() for name, p in module.named_parameters() if p.requires_grad}
         self.names = tuple(params)
@@ -67,6 +75,9 @@ class Diagonal:
         """Squared gradients, one backward pass for each column."""
         found = ggn.diagonal(module, likelihood, batch, columns)
         self.sum.add_(self.layout.flatten(found), alpha=len(batch.targets))
+
+    def decompose(self) -> None:
+        """It is one."""
 
     def log_det(self, precision: Precision) -> Tensor:
         """Σ log(N h + δ)."""
@@ -82,6 +93,8 @@ class Diagonal:
 
 class Kronecker:
     """Kronecker factors for Linear layers and convolutions, the diagonal for the rest; one δ for all weights."""
+
+    network_is_linear = False
 
     def __init__(self, module: nn.Module) -> None:
         self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
@@ -119,6 +132,9 @@ class Kronecker:
             raise PosterityError("a Laplace posterior needs data")
         return self.total
 
+    def decompose(self) -> None:
+        """The spectrum serves all δ and the posterior."""
+
     def log_det(self, precision: Precision) -> Tensor:
         """Over the eigenvalues of every block and the diagonal of the rest."""
         if isinstance(precision, Tensor):
@@ -146,14 +162,13 @@ class Kronecker:
 class Full:
     """All of H: for small networks."""
 
+    network_is_linear = False
+
     def __init__(self, module: nn.Module) -> None:
         self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
-        size = sum(p.numel() for p in module.parameters() if p.requires_grad)
-        if size > LARGEST:
-            raise PosterityError(
-                f"a full Laplace posterior of {size:,} weights would not fit in memory: use structure='kronecker'"
-            )
+        _check_size(p for p in module.parameters() if p.requires_grad)
         self.sum: Tensor | float = 0.0
+        self.spectrum: Tensor | None = None
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """The whole matrix."""
@@ -161,39 +176,42 @@ class Full:
 
     def _precision(self, precision: Precision) -> Tensor:
         total = torch.as_tensor(self.sum)
-        own = torch.as_tensor(precision).to(total)
+        own = torch.as_tensor(precision, dtype=total.dtype, device=total.device)
         return total + (own if own.ndim == 2 else own.expand(len(total)).diag())
 
-    @cached_property
-    def spectrum(self) -> Tensor:
+    def decompose(self) -> None:
         """The eigenvalues of N H."""
-        return torch.linalg.eigvalsh(torch.as_tensor(self.sum)).clamp_min(0)
+        self.spectrum = torch.linalg.eigvalsh(torch.as_tensor(self.sum)).clamp_min(0)
 
     def log_det(self, precision: Precision) -> Tensor:
-        """Σ log(λ + δ) for one δ, else of the matrix itself."""
-        if isinstance(precision, float):
+        """Σ log(λ + δ) for one δ and a known spectrum, else of the matrix itself."""
+        if isinstance(precision, float) and self.spectrum is not None:
             return torch.log(self.spectrum + precision).sum()
-        return torch.linalg.slogdet(self._precision(precision))[1]
+        return 2 * torch.linalg.cholesky(self._precision(precision)).diagonal().log().sum()
 
     def posterior(
         self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float
     ) -> WeightPosterior:
         """All weights correlated."""
-        covariance = temperature * torch.cholesky_inverse(torch.linalg.cholesky(self._precision(precision)))
-        return FullGaussian(module, likelihood, mean, torch.linalg.cholesky(covariance), self.names)
+        root = inverse_root(self._precision(precision)).mul_(temperature**0.5)
+        return FullGaussian(module, likelihood, mean, root, self.names)
 
 
 class LastLayer(Full):
     """All of H of the last Linear layer, with the layers before it fixed: for any network."""
 
+    network_is_linear = True
+
     def __init__(self, module: nn.Module) -> None:
         self.names = ()
         self.sum = 0.0
+        self.spectrum = None
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """From the features that reach the layer."""
         if not self.names:
-            layer, _, _ = ggn.last_layer_features(module, batch)
+            layer, _, _ = ggn.last_layer_features(module, batch.inputs)
+            _check_size(layer.parameters())
             own = {id(p) for p in layer.parameters()}
             self.names = tuple(name for name, p in module.named_parameters() if id(p) in own)
         self.sum = self.sum + ggn.last_layer(module, likelihood, batch, columns) * len(batch.targets)
@@ -205,6 +223,25 @@ STRUCTURES: dict[str, Callable[[nn.Module], Structure]] = {
     "full": Full,
     "last-layer": LastLayer,
 }
+
+
+def _check_size(params: Iterable[Tensor]) -> None:
+    size = sum(p.numel() for p in params)
+    if size > LARGEST:
+        raise PosterityError(
+            f"a full Laplace posterior of {size:,} weights would not fit in memory: use structure='kronecker'"
+        )
+
+
+def inverse_root(matrix: Tensor) -> Tensor:
+    """The lower triangular R with R Rᵀ the inverse of a positive definite matrix.
+
+    With rows and columns in reverse order the Cholesky factor L gives the inverse as L⁻ᵀ L⁻¹, and turned back L⁻ᵀ is
+    lower triangular.
+    """
+    L = torch.linalg.cholesky(matrix.flip(0, 1))
+    identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    return torch.linalg.solve_triangular(L, identity, upper=False).T.flip(0, 1)
 
 
 def _eigen(factor: Tensor) -> tuple[Tensor, Tensor]:

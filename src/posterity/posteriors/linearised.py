@@ -21,6 +21,7 @@ from torch.func import functional_call, jacrev, jvp, vjp, vmap
 from torch.utils._pytree import tree_map
 
 from posterity.calling import arguments, map_inputs, num_examples
+from posterity.curvature.ggn import last_layer_features, parameter_order, with_bias
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
@@ -72,6 +73,7 @@ class Linearised(WeightPosterior):
     Args:
         posterior: Diagonal, low-rank, full or Kronecker.
         log_evidence: log p(data) by Laplace's method, where known: the larger the better, among models of one data set.
+        network_is_linear: In the random weights, which are those of its last layer: a draw is then the network itself.
 
     Attributes:
         parts: The posterior over weights, without the linearisation.
@@ -80,13 +82,18 @@ class Linearised(WeightPosterior):
     kind = "linearised"
     needs_bank = False
 
-    def __init__(self, posterior: WeightPosterior, log_evidence: float | None = None) -> None:
+    def __init__(
+        self, posterior: WeightPosterior, log_evidence: float | None = None, *, network_is_linear: bool = False
+    ) -> None:
         super().__init__(posterior.module, posterior.likelihood, inputs=posterior.inputs, seed=posterior.seed)
         self.parts: list[Any] = [posterior]
-        self.log_evidence = log_evidence
+        self.log_evidence, self.network_is_linear = log_evidence, network_is_linear
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """n linear functions of the weights."""
+        if self.network_is_linear:
+            yield from super().draws(n, generator)
+            return
         generator = self._generator(generator)
         mean = self.mean()
         for _ in range(n):
@@ -95,8 +102,8 @@ class Linearised(WeightPosterior):
             yield LinearDraw(self.module, mean, shift)
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
-        """None: a draw is not a set of weights of the network itself."""
-        return None
+        """None where a draw is not a set of weights of the network itself."""
+        return super().samples(n, generator) if self.network_is_linear else None
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights."""
@@ -122,6 +129,8 @@ class Linearised(WeightPosterior):
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Mean [batch, outputs] and covariance [batch, outputs, outputs] of the Gaussian over each input's outputs."""
         inputs = map_inputs(inputs, lambda t: t.to(self.device))
+        if self.network_is_linear:
+            return self._last_layer(inputs)
         variance = self.variance()
         free = {name: m for name, m in self.mean().items() if bool((variance[name] > 0).any())}
         held = {name: m for name, m in self.mean().items() if name not in free}
@@ -132,6 +141,18 @@ class Linearised(WeightPosterior):
             for start in range(0, num_examples(inputs), count)
         ]
         return torch.cat([mean for mean, _ in parts]), torch.cat([covariance for _, covariance in parts])
+
+    def _last_layer(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """J has the features of the last layer in each output's own weights, and zeros elsewhere."""
+        layer, features, mean = last_layer_features(self.module, inputs)
+        phi, root = with_bias(layer, features), self.parts[0].q.scale_tril
+        place = torch.argsort(parameter_order(layer, root.device)).view(layer.out_features, phi.shape[1])
+        count = max(1, _FLOATS // (len(root) * layer.out_features))
+        found = []
+        for part in phi.split(count):
+            spread = torch.stack([part @ root[rows] for rows in place], 1)
+            found.append(spread @ spread.mT)
+        return mean, torch.cat(found)
 
     def _width(self, inputs: Inputs) -> int:
         args, kwargs = arguments(map_inputs(inputs, lambda t: t[:1]))
@@ -158,13 +179,14 @@ class Linearised(WeightPosterior):
         return self.likelihood.probs(mean / torch.sqrt(1 + torch.pi / 8 * variance))
 
     def state(self) -> dict[str, Any]:
-        """The evidence; the posterior over weights is stored as a part."""
-        return {"log_evidence": self.log_evidence}
+        """The evidence, and whether the network is linear; the posterior over weights is stored as a part."""
+        return {"log_evidence": self.log_evidence, "network_is_linear": self.network_is_linear}
 
     @classmethod
     def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Self:
         """The posterior that ``state`` was taken from."""
-        return cls(state["parts"][0], state["log_evidence"])
+        linear = state.get("network_is_linear", False)  # files of before it was kept have none
+        return cls(state["parts"][0], state["log_evidence"], network_is_linear=linear)
 
 
 @singledispatch

@@ -98,9 +98,7 @@ class Passes:
         self.device = next(module.parameters()).device
         self.chunk = compute.chunk or (8 if self.device.type == "cpu" else 32)
         self.one_pass: Callable[[Weights, Inputs], Tensor] = partial(_outputs, module)
-        self.stacked_pass: Callable[[Weights, Inputs], Tensor] = vmap(
-            self.one_pass, in_dims=(0, None), randomness="error"
-        )
+        self.stacked_pass: Callable[[Weights, Inputs], Tensor] = partial(_stacked_outputs, module)
         if compute.compile:
             self.one_pass = torch.compile(self.one_pass)
             self.stacked_pass = torch.compile(self.stacked_pass)
@@ -206,6 +204,23 @@ def _outputs(module: nn.Module, weights: Weights, inputs: Inputs) -> Tensor:
     """What one draw of the weights makes of the inputs."""
     args, kwargs = arguments(inputs)
     return functional_call(module, {**weights[0], **weights[1]}, args, kwargs)
+
+
+def _stacked_outputs(module: nn.Module, stacked: Weights, inputs: Inputs) -> Tensor:
+    """What several draws make of the inputs; layers before the first random weight are passed through once."""
+    parts = [{name: (t[0], None) if _is_shared(t) else (t, 0) for name, t in group.items()} for group in stacked]
+    params, buffers = ({name: t for name, (t, _) in part.items()} for part in parts)
+    axes = tuple({name: axis for name, (_, axis) in part.items()} for part in parts)
+    weights = params, buffers
+    if all(axis is None for part in axes for axis in part.values()):
+        once = _outputs(module, weights, inputs)
+        return once.expand(_count(stacked), *once.shape)
+    return vmap(partial(_outputs, module), in_dims=(axes, None), randomness="error")(weights, inputs)
+
+
+def _is_shared(stacked: Tensor) -> bool:
+    """Whether it is one tensor, repeated without a copy."""
+    return len(stacked) > 1 and stacked.stride(0) == 0
 
 
 def _free_memory(device: torch.device) -> int:
