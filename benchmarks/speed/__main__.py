@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-NOT_RUN = {"__init__", "__main__", "check", "growth_page", "harness", "page", "peers"}
+NOT_RUN = {"__init__", "__main__", "check", "growth_page", "harness", "page", "peer_environment"}
 
 
 def main() -> None:

@@ -109,7 +109,7 @@ def verdict(found: dict) -> str:
             what, line = rest.split(" of ")
             x, y = curves(found, axis, {"time": "seconds", "memory": "peak_bytes"}[what])[line]
             steep.append(f"{what} of {line} against {axis} ({slope:.2f}; {exponent(x[-2:], y[-2:]):.2f} at the end)")
-    where = f"torch {found['torch']}. "
+    where = f"torch {found['torch']}, {found['date']}. "
     return where + (f"Above {LINEAR}: {', '.join(steep)}." if steep else f"No exponent is above {LINEAR}.")
 
 

@@ -1,6 +1,6 @@
 """Writes docs/benchmarks.md from the speed tables in benchmarks/results.
 
-python benchmarks/speed/page.py
+python -m benchmarks.speed.page
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 HEAD = """# Benchmarks
 
-Training steps as ratios to the plain PyTorch step of the same network in the same run, in interleaved
-rounds, medians. On a CPU one thread and its own time, batch 128; a ratio of 1 would be free. Written by
-`python benchmarks/speed/page.py` from the tables in `benchmarks/results`.
+Ratios to plain PyTorch on the same network in the same run, in interleaved rounds, medians. On a CPU one thread and its
+own time; a ratio of 1 would be free. Memory is the peak of one call beyond what was held before it. `make bench` runs
+everything on the CPU, peers included; `python -m benchmarks.speed.page` writes this page from the tables in
+`benchmarks/results`.
 """
 
 
@@ -29,17 +30,29 @@ def floors(machine: str) -> dict[str, float]:
     return read(f"floor_{machine}")["figures"] if (RESULTS / f"floor_{machine}.json").exists() else {}
 
 
-def ratios(cases: dict[str, dict[str, dict]], floor_of: dict[str, float] | None = None) -> str:
-    """A table a case: who, the ratio, milliseconds, and how many floors of the case's network that is."""
+def ratios(
+    cases: dict[str, dict[str, dict]], floor_of: dict[str, float] | None = None, broken: dict | None = None
+) -> str:
+    """A table a case: who, the ratio, milliseconds, memory, and how many floors of the case's network that is."""
     parts = []
     for case, rows in cases.items():
         floor = (floor_of or {}).get(f"floor, {case.rpartition(', ')[2]}")
-        lines = ["| | ratio | ms |" + (" × floor |" if floor else ""), "|---|---|---|" + ("---|" if floor else "")]
+        memory = any(row.get("peak_bytes") for row in rows.values())
+        heads = ["", "ratio", "ms", *["MiB"] * memory, *["× floor"] * bool(floor)]
+        lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
         for name, row in rows.items():
-            line = f"| {name} | {row['ratio']:.2f} | {1e3 * row['seconds']:.2f} |"
-            lines.append(line + (f" {times(row['seconds'] / floor)} |" if floor else ""))
-        parts.append(f"### {case[0].upper()}{case[1:]}\n\n" + "\n".join(lines))
+            cells = [name, f"{row['ratio']:.2f}", f"{1e3 * row['seconds']:.2f}"]
+            cells += [f"{row['peak_bytes'] / 2**20:.1f}"] if memory else []
+            cells += [times(row["seconds"] / floor)] if floor else []
+            lines.append("| " + " | ".join(cells) + " |")
+        told = [f"{name} is broken: {reason}" for name, reason in (broken or {}).get(case, {}).items()]
+        parts += [f"### {case[0].upper()}{case[1:]}\n\n" + "\n".join(lines), *told]
     return "\n\n".join(parts)
+
+
+def measured(found: dict) -> str:
+    """When and with what."""
+    return f"torch {found['torch']}, {found['date']}"
 
 
 def peers() -> str:
@@ -47,14 +60,37 @@ def peers() -> str:
     return "\n\n".join(
         [
             "## Beside the peers",
-            f"On the CPU, torch {found['torch']}. Peers are installed without their dependencies in an environment of "
-            "their own; torch-uncertainty needs torchvision, for which there is no build beside this torch, and is "
-            "left out. The last column is the time over the physical floor of Adam's step: the FLOPs of the network at "
-            "the rate of a large matrix product on the same core, or ten numbers moved a weight at the rate of a large "
-            "copy, whichever takes longer.\n\n"
+            f"Training steps at batch 128 on the CPU, {measured(found)}. Peers are installed without their "
+            "dependencies in an environment of their own. torchvision, for which there is no build beside "
+            "this torch, and a few others that torch-uncertainty and lightning-uq-box import and do not use here are "
+            "stood in for by modules of empty classes. The last column is the time over the physical floor of "
+            "Adam's step: the FLOPs of the network at the rate of a large matrix product on the same core, or ten "
+            "numbers moved a weight at the rate of a large copy, whichever takes longer.\n\n"
             "    python -m benchmarks.speed.peers --out benchmarks/results/peers_cpu.json\n"
             "    python -m benchmarks.speed.floor --out benchmarks/results/floor_cpu.json",
-            ratios(found["cases"], floors("cpu")),
+            ratios(found["cases"], floors("cpu"), found["broken"]),
+        ]
+    )
+
+
+def peers_after() -> str:
+    found = read("peers_after_cpu")
+    seconds = {name.removeprefix("import of "): value for name, value in found["figures"].items()}
+    imports = ["| | s |", "|---|---|", *(f"| {name} | {value:.3f} |" for name, value in seconds.items())]
+    told = [f"{name} is broken: {reason}" for name, reason in found["broken"].get("imports", {}).items()]
+    return "\n\n".join(
+        [
+            "## After training, beside the peers",
+            f"On the CPU, {measured(found)}. SWAG keeps 20 deviations of the 11 million weights of a ResNet-18. "
+            "Predictions are of 1,000 images by 32 draws; posterity keeps its draws from one call to the next, peers "
+            "draw anew. Laplace sees 1,024 images, without choosing a prior, and predicts by the probit approximation: "
+            "all of the last layer's curvature (5,010 weights), or Kronecker factors of all layers.\n\n"
+            "    python -m benchmarks.speed.peers_after --out benchmarks/results/peers_after_cpu.json",
+            ratios(found["cases"], broken=found["broken"]),
+            "### Imports\n\nCPU seconds beyond those of torch. Those of torch-uncertainty and lightning-uq-box are too "
+            "low, since what is stood in for costs nothing.",
+            "\n".join(imports),
+            *told,
         ]
     )
 
@@ -64,9 +100,10 @@ def peers_on_gpu() -> str:
     return "\n\n".join(
         [
             "## Beside the peers on an H200",
-            f"The same, torch {found['torch']}, all steps launched piece by piece. At this size launching is all that "
+            f"The same steps, {measured(found)}, all launched piece by piece. At this size launching is all that "
             "costs, hundreds of floors for the smaller network; `Training(record=True)` launches a whole step at once. "
-            "posteriors needs a package that the machine did not have, and is left out.\n\n"
+            "posteriors needs a package that the machine did not have, and torch-uncertainty was not there, so both "
+            "are left out.\n\n"
             "    python -m benchmarks.speed.peers --device cuda --out benchmarks/results/peers_h200.json",
             ratios(found["cases"], floors("h200")),
         ]
@@ -78,7 +115,8 @@ def natural_gradient() -> str:
     return "\n\n".join(
         [
             "## Natural-gradient steps on an H200",
-            "ResNet-18 for CIFAR images, batch 128, against torch's Adam and AdamW; TF32 and bfloat16. Recorded steps "
+            f"ResNet-18 for CIFAR images, batch 128, against torch's Adam and AdamW; TF32 and bfloat16; "
+            f"{measured(found)}. Recorded steps "
             "are those of `Training(record=True)`, Adam's recorded too. Aimed at: 1.4 for VOGN, 1.1 for IVON. VOGN "
             "meets it recorded; launched piece by piece it does not, because Python and the launches, not the GPU, "
             "then take the time. These are from before all contestants were given images with their channels last: "
@@ -91,13 +129,15 @@ def natural_gradient() -> str:
 
 def mean_field() -> str:
     lines = ["| step | ratio | memory |", "|---|---|---|"]
-    for row in read("mean_field_speed_h200")["rows"]:
+    found = read("mean_field_speed_h200")
+    for row in found["rows"]:
         lines.append(f"| {row['step']} | {row['ratio']:.2f} | {row['memory_ratio']:.2f} |")
     return "\n\n".join(
         [
             "## Variational layers on an H200",
-            "ResNet-18 for CIFAR images, batch 512, against torch's Adam step. Aimed at: 1.05 for drawn weights, 1.6 "
-            "for local noise. As above, these are from before all had their channels last.\n\n"
+            f"ResNet-18 for CIFAR images, batch 512, against torch's Adam step, {measured(found)}. "
+            "Aimed at: 1.05 for drawn weights, 1.6 for local noise. As above, these are from before all had "
+            "their channels last.\n\n"
             "    python benchmarks/speed/mean_field.py --device cuda",
             "\n".join(lines),
         ]
@@ -105,12 +145,14 @@ def mean_field() -> str:
 
 
 def prediction() -> str:
-    cases = {**read("core_h200")["cases"], **read("refresh_h200")["cases"]}
+    found = read("core_h200")
+    cases = {**found["cases"], **read("refresh_h200")["cases"]}
     return "\n\n".join(
         [
             "## Prediction on an H200",
-            "32 draws on 1,000 images against 32 plain forwards, five times in a row (aimed at when compiled: 0.2 for "
-            "LeNet-300-100, 0.65 for LeNet-5-Caffe); and the BatchNorm statistics of 32 draws in one pass over the "
+            f"{measured(found)}. 32 draws on 1,000 images against 32 plain forwards, five times in a row "
+            "(aimed at when compiled: 0.2 for LeNet-300-100, 0.65 for LeNet-5-Caffe); and the BatchNorm "
+            "statistics of 32 draws in one pass over the "
             "data against 32 passes (aimed at: 0.7).\n\n"
             "    python -m benchmarks.speed.core --device cuda --only predict predict-tf32\n"
             "    python -m benchmarks.speed.trajectory --device cuda --only refresh",
@@ -120,7 +162,15 @@ def prediction() -> str:
 
 
 def main() -> None:
-    sections = [peers(), peers_on_gpu(), natural_gradient(), mean_field(), prediction(), section(RESULTS)]
+    sections = [
+        peers(),
+        peers_after(),
+        peers_on_gpu(),
+        natural_gradient(),
+        mean_field(),
+        prediction(),
+        section(RESULTS),
+    ]
     page = "\n\n".join([HEAD.strip(), *sections])
     (ROOT / "docs" / "benchmarks.md").write_text(page + "\n")
 

@@ -29,12 +29,16 @@ def test_the_floor_is_the_longer_of_arithmetic_and_traffic():
 def test_the_page_says_what_is_steeper_than_linear():
     points = {10: 1.0, 100: 4.0, 1000: 16.0 * 10**0.5}
     cases = {f"draws {n}": {"predict": {"seconds": s, "peak_bytes": 1}} for n, s in points.items()}
-    found = {"torch": "2", "cases": cases, "figures": {"bytes a second": 1e9, "draws: time of predict": 1.3}}
-    assert growth_page.verdict(found) == "torch 2. Above 1.1: time of predict against draws (1.30; 1.10 at the end)."
-    assert (
-        growth_page.verdict(found | {"figures": {"draws: time of predict": 1.0}})
-        == "torch 2. No exponent is above 1.1."
-    )
+    found = {
+        "torch": "2",
+        "date": "2026-11-16",
+        "cases": cases,
+        "figures": {"bytes a second": 1e9, "draws: time of predict": 1.3},
+    }
+    steep = "Above 1.1: time of predict against draws (1.30; 1.10 at the end)."
+    assert growth_page.verdict(found) == f"torch 2, 2026-11-16. {steep}"
+    flat = found | {"figures": {"draws: time of predict": 1.0}}
+    assert growth_page.verdict(flat) == "torch 2, 2026-11-16. No exponent is above 1.1."
 
 
 def test_the_page_says_how_far_the_floor_is():
