@@ -50,7 +50,9 @@ ROWS: dict[str, Row] = {
     ),
     # The published rate is for batches of 64; scaled with the batch it is twice as large.
     "Cyclical SGHMC": row(pst.Cyclical(of=SGHMC), pst.Cyclical(of=replace(SGHMC, lr=1.0))),
-    "Cyclical SGLD": row(pst.Cyclical(of=SGLD), pst.Cyclical(of=replace(SGLD, lr=1.0))),
+    "Cyclical SGLD": replace(
+        row(pst.Cyclical(of=SGLD), pst.Cyclical(of=replace(SGLD, lr=1.0))), follows="Cyclical SGHMC"
+    ),
     "SGHMC": row(pst.SGHMC(lr=0.5, friction=0.9, temperature=COLD, prior=PRIOR, lr_schedule="cosine", burn_in=0.9)),
     "SGLD": row(pst.SGLD(lr=0.5, temperature=COLD, prior=PRIOR, lr_schedule="cosine", burn_in=0.9)),
     "Snapshot ensemble": row(pst.Snapshot(of=pst.SGHMC(lr=0.1, friction=0.1, temperature=0.0, prior=PRIOR), cycles=4)),
