@@ -87,8 +87,8 @@ def peers_after() -> str:
             "all of the last layer's curvature (5,010 weights), or Kronecker factors of all layers.\n\n"
             "    python -m benchmarks.speed.peers_after --out benchmarks/results/peers_after_cpu.json",
             ratios(found["cases"], broken=found["broken"]),
-            "### Imports\n\nCPU seconds beyond those of torch. Those of torch-uncertainty and lightning-uq-box are too "
-            "low, since what is stood in for costs nothing.",
+            "### Imports\n\nCPU seconds beyond those of torch; posterity loads its parts when they are first used. "
+            "Those of torch-uncertainty and lightning-uq-box are too low, since what is stood in for costs nothing.",
             "\n".join(imports),
             *told,
         ]

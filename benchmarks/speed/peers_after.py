@@ -163,6 +163,7 @@ def fewer(bench: Bench) -> Bench:
 
 MODULES = {
     "posterity": "posterity",
+    "posterity, all methods": "posterity.methods",
     "bayesian-torch": "bayesian_torch.layers",
     "blitz": "blitz.modules",
     "torchbnn": "torchbnn",
