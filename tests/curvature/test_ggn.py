@@ -12,6 +12,7 @@ from torch.func import functional_call, jacrev
 
 from posterity.curvature import ggn
 from posterity.curvature.kfac import KroneckerCapture
+from posterity.last_layer import features
 from posterity.probability.likelihoods import Categorical, Gaussian
 from posterity.types import Batch, PosterityError
 
@@ -180,7 +181,7 @@ def test_the_last_layer_needs_no_memory_for_the_activations_of_the_others():
     for layer in (module[0], module[2]):
         layer.register_forward_hook(lambda m, args, out: outputs.append(weakref.ref(out)))
     module[4].register_forward_pre_hook(lambda m, args: alive.extend(ref() is not None for ref in outputs))
-    ggn.last_layer_features(module, torch.randn(5, 3))
+    features(module, torch.randn(5, 3))
     assert alive == [False, True]  # the latest is at hand
 
 

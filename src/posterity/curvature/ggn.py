@@ -29,8 +29,9 @@ from posterity.curvature.kfac import KroneckerCapture, KroneckerCurvature, Shari
 from posterity.curvature.outer import examples_at_once
 from posterity.curvature.squared import SquareCapture, buffers_kept
 from posterity.flat import Layout
+from posterity.last_layer import features, parameter_order
 from posterity.probability.likelihoods import Likelihood
-from posterity.types import Batch, Inputs, Params, PosterityError
+from posterity.types import Batch, Params, PosterityError
 from posterity.unrolled import transformable
 
 Columns = Callable[[Likelihood, Tensor, Tensor], Tensor]
@@ -120,46 +121,12 @@ def last_layer(module: nn.Module, likelihood: Likelihood, batch: Batch, columns:
 
     Its blocks, one for each pair of outputs, are 1/B Σᵢ Kᵢ[o, p] φᵢ φᵢᵀ with K = Σ_s c_s c_sᵀ.
     """
-    layer, features, outputs = last_layer_features(module, batch.inputs)
+    layer, phi, outputs = features(module, batch.inputs)
     cs = columns(likelihood, outputs, batch.targets)
-    K = torch.einsum("sbo,sbp->bop", cs, cs) / len(features)
-    phi = with_bias(layer, features)
+    K = torch.einsum("sbo,sbp->bop", cs, cs) / len(phi)
     rows = [phi.T @ torch.einsum("bp,bj->bpj", k, phi).flatten(1) for k in K.unbind(1)]
-    order = parameter_order(layer, device=phi.device)
+    order = parameter_order(layer).to(phi.device)
     return torch.cat(rows)[order][:, order]
-
-
-def with_bias(layer: nn.Linear, features: Tensor) -> Tensor:
-    """Features with a one behind them where the layer has a bias."""
-    return features if layer.bias is None else torch.cat([features, features.new_ones(len(features), 1)], 1)
-
-
-def parameter_order(layer: nn.Linear, device: torch.device) -> Tensor:
-    """Where the layer's weight, then its bias, are in a matrix [outputs, inputs and bias] laid out flat."""
-    inputs, outputs = layer.in_features, layer.out_features
-    width = inputs + (layer.bias is not None)
-    place = torch.arange(outputs * width, device=device).view(outputs, width)
-    return torch.cat([place[:, :inputs].flatten(), place[:, inputs:].flatten()])
-
-
-@torch.no_grad()
-def last_layer_features(module: nn.Module, inputs: Inputs) -> tuple[nn.Linear, Tensor, Tensor]:
-    """The Linear layer whose output the network returns, what comes into it, and the outputs."""
-    seen: list[tuple[nn.Linear, Tensor, Tensor]] = []
-
-    def look(layer: nn.Linear, args: Any, out: Tensor) -> None:
-        seen[:] = [(layer, args[0], out)]  # only the latest, so that the activations of the others can go
-
-    hooks = [m.register_forward_hook(look) for m in module.modules() if isinstance(m, nn.Linear)]
-    try:
-        outputs = call(module, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not seen or seen[0][2].shape != outputs.shape or not torch.equal(seen[0][2], outputs) or outputs.dim() != 2:
-        raise PosterityError("the network must end in a Linear layer whose output [batch, outputs] it returns")
-    layer, features, _ = seen[0]
-    return layer, features, outputs
 
 
 def _backward(

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from posterity import last_layer
 from posterity.curvature import ggn
 from posterity.curvature.kfac import KroneckerCurvature
 from posterity.flat import Layout
@@ -210,7 +211,7 @@ class LastLayer(Full):
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """From the features that reach the layer."""
         if not self.names:
-            layer, _, _ = ggn.last_layer_features(module, batch.inputs)
+            layer, _, _ = last_layer.features(module, batch.inputs)
             _check_size(layer.parameters())
             own = {id(p) for p in layer.parameters()}
             self.names = tuple(name for name, p in module.named_parameters() if id(p) in own)

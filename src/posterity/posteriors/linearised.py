@@ -21,7 +21,7 @@ from torch.func import functional_call, jacrev, jvp, vjp, vmap
 from torch.utils._pytree import tree_map
 
 from posterity.calling import arguments, map_inputs, num_examples
-from posterity.curvature.ggn import last_layer_features, parameter_order, with_bias
+from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
@@ -144,9 +144,9 @@ class Linearised(WeightPosterior):
 
     def _last_layer(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """J has the features of the last layer in each output's own weights, and zeros elsewhere."""
-        layer, features, mean = last_layer_features(self.module, inputs)
-        phi, root = with_bias(layer, features), self.parts[0].q.scale_tril
-        place = torch.argsort(parameter_order(layer, root.device)).view(layer.out_features, phi.shape[1])
+        layer, phi, mean = features(self.module, inputs)
+        root = self.parts[0].q.scale_tril
+        place = torch.argsort(parameter_order(layer)).view(layer.out_features, phi.shape[1])
         count = max(1, _FLOATS // (len(root) * layer.out_features))
         found = []
         for part in phi.split(count):
