@@ -85,8 +85,8 @@ def peers_after() -> str:
             "Predictions are of 1,000 images by 32 draws; posterity keeps its draws from one call to the next, peers "
             "draw anew. Laplace sees 1,024 images, without choosing a prior, and predicts by the probit approximation: "
             "all of the last layer's curvature (5,010 weights), or Kronecker factors of all layers. What is won is "
-            "memory and time of SWAG's snapshots and of Laplace's predictions; predictions with fresh draws are level with "
-            "torchbnn's, since random numbers and products are what they cost, and so is fitting Kronecker factors "
+            "memory and time of SWAG's snapshots and of Laplace's predictions; predictions with fresh draws are level "
+            "with torchbnn's, since random numbers and products are what they cost, and so is fitting Kronecker factors "
             "with laplace-torch's.\n\n"
             "    python -m benchmarks.speed.peers_after --out benchmarks/results/peers_after_cpu.json",
             ratios(found["cases"], broken=found["broken"]),
