@@ -86,8 +86,8 @@ def peers_after() -> str:
             "draw anew. Laplace sees 1,024 images, without choosing a prior, and predicts by the probit approximation: "
             "all of the last layer's curvature (5,010 weights), or Kronecker factors of all layers. What is won is "
             "memory and time of SWAG's snapshots and of Laplace's predictions; predictions with fresh draws are level "
-            "with torchbnn's, since random numbers and products are what they cost, and so is fitting Kronecker factors "
-            "with laplace-torch's.\n\n"
+            "with torchbnn's, since random numbers and products are what they cost, and so is fitting Kronecker "
+            "factors with laplace-torch's.\n\n"
             "    python -m benchmarks.speed.peers_after --out benchmarks/results/peers_after_cpu.json",
             ratios(found["cases"], broken=found["broken"]),
             "### Imports\n\nCPU seconds beyond those of torch; posterity loads its parts when they are first used. "
