@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import posterity as pst
+import posterity.training.distributed  # before the group: see there
 from tests.contract.cases import METHOD_CASES, data, network
 
 TRAINING = {"batch_size": 32, "progress": False, "device": "cpu"}
@@ -71,3 +72,5 @@ if __name__ == "__main__":
         {f.__name__: f for f in (methods, members, shared_draw, elastic)}[sys.argv[1]](Path(sys.argv[2]))
     finally:
         dist.destroy_process_group()
+    threads = [thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")]  # none where there is no /proc
+    assert not any("gloo" in name for name in threads), f"the group lives on: {threads}"

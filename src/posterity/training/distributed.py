@@ -16,6 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+if dist.is_available():
+    # Its functions have the default group, as it is on import, for a default argument. Imported later, as torch's
+    # compiler does, they keep the group's threads alive after destroy_process_group, which can abort the exit.
+    import torch.distributed.nn
+
 __all__ = ["Ranks", "session"]
 
 
@@ -45,7 +50,7 @@ class Ranks:
         """Replace each tensor by rank 0's."""
         if self.world > 1:
             for tensor in tensors:
-                dist.broadcast(tensor, 0)
+                dist.broadcast(tensor.detach(), 0)  # autograd has no part in it, and would warn
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, on every rank."""
