@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before the group is opened, or its default arguments keep it alive
 
 import posterity as pst
-import posterity.training.distributed  # before the group: see there
 from tests.contract.cases import METHOD_CASES, data, network
 
 TRAINING = {"batch_size": 32, "progress": False, "device": "cpu"}

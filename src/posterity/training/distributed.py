@@ -10,16 +10,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-if dist.is_available():
-    # Its functions have the default group, as it is on import, for a default argument. Imported later, as torch's
-    # compiler does, they keep the group's threads alive after destroy_process_group, which can abort the exit.
-    import torch.distributed.nn
 
 __all__ = ["Ranks", "session"]
 
@@ -74,6 +70,9 @@ def session(device: torch.device) -> Iterator[Ranks]:
         return
     opened = not dist.is_initialized()
     if opened:
+        # Its functions have the default group, as it is on import, for a default argument. Imported later, as torch's
+        # compiler does, they keep the group's threads alive after destroy_process_group, which can abort the exit.
+        import_module("torch.distributed.nn")
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
