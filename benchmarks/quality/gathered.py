@@ -157,9 +157,16 @@ def section(table: Table, results: Path = RESULTS) -> str:
     missing = [name for name in table.rows if all(run["row"] != name for run in runs)]
     if missing:
         parts.append(f"Not run yet: {', '.join(missing)}.")
-    failed = {line: error for run in runs for line, error in run.get("failed", {}).items()}
-    parts += [f"{line} failed: {error}" for line, error in failed.items()]
-    return "\n\n".join(parts)
+    return "\n\n".join(parts + failures(runs))
+
+
+def failures(runs: list[Run]) -> list[str]:
+    """Lines that came to nothing, with the seeds and the first sentence of the error."""
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for run in runs:
+        for line, error in run.get("failed", {}).items():
+            seeds.setdefault((line, error.splitlines()[0]), []).append(run["seed"])
+    return [f"{line}, seed {', '.join(map(str, own))}, failed: {error}." for (line, error), own in seeds.items()]
 
 
 def timed(file: Path) -> list[str]:

@@ -114,7 +114,9 @@ TABLES = (
         "0.06 points behind in accuracy. SWAG's gain over SWA in NLL is 0.057 (published 0.060). In 160 epochs SWAG "
         "had 93.3% and 0.209. From those runs of 160 epochs are the two lines of Laplace with Kronecker factors, "
         "SWA's with a temperature, MultiSWAG, which averages three of them, and SGD, which has one seed: the GPU's "
-        "time was over. Rows ran beside more or fewer others, so their seconds do not compare.",
+        "time was over. After 300 epochs they failed, most likely in the GPU's solver, which is known to fail "
+        "on factors that dead units leave with a low rank; these are decomposed on the CPU since, which has not been "
+        "tried on those networks. Rows ran beside more or fewer others, so their seconds do not compare.",
         same_load=False,
         ensembles={"MultiSWAG": "SWAG", "Ensemble of SGD": "SGD"},
         tempered={"SWA, temperature scaled": "SWA"},

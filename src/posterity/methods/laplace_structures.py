@@ -246,6 +246,10 @@ def inverse_root(matrix: Tensor) -> Tensor:
 
 
 def _eigen(factor: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues and eigenvectors; in double, since single may not converge where dead units repeat an eigenvalue."""
-    values, vectors = torch.linalg.eigh(factor.double())
+    """Eigenvalues and eigenvectors; in double, since single may not converge where dead units repeat an eigenvalue.
+
+    On the CPU, wherever the factor is: on such factors a GPU's solver can end in an illegal memory access, in double,
+    too, after which nothing on that GPU can be read (https://github.com/pytorch/pytorch/pull/107082).
+    """
+    values, vectors = torch.linalg.eigh(factor.double().cpu())
     return values.to(factor), vectors.to(factor)
