@@ -170,6 +170,31 @@ def test_parameters_without_factors_keep_their_diagonal():
         torch.testing.assert_close(value, expected[name])
 
 
+def test_factors_of_layers_whose_outputs_are_overwritten():
+    net = network()
+    overwritten = nn.Sequential(net[0], nn.ReLU(inplace=True), *net[2:4], nn.ReLU(inplace=True), net[5])
+    kept = nn.Sequential(net[0], nn.ReLU(), *net[2:4], nn.ReLU(), net[5])
+    blocks = [ggn.kronecker(each, Categorical(), BATCH).blocks for each in (overwritten, kept)]
+    for one, other in zip(*blocks, strict=True):
+        torch.testing.assert_close(one.input, other.input)
+        torch.testing.assert_close(one.output, other.output)
+        assert one.output.trace() > 0
+
+
+@pytest.mark.parametrize("curvature", [ggn.diagonal, ggn.kronecker])
+def test_a_parameter_that_is_used_without_its_layer_is_refused(curvature):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.out = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(F.linear(x, self.layer.weight))
+
+    with pytest.raises(PosterityError, match="outside its forward"):
+        curvature(Odd().double(), Categorical(), Batch(randn(4, 3), torch.tensor([0, 1, 1, 0])))
+
+
 def test_outputs_that_are_not_rows_are_refused():
     with pytest.raises(PosterityError, match="outputs of shape"):
         ggn.diagonal(nn.Linear(3, 2).double(), Gaussian(1.0), Batch(randn(4, 5, 3), randn(4, 5, 2)))

@@ -72,6 +72,11 @@ def test_the_row_is_fitted_and_judged_and_a_broken_line_leaves_the_others(tmp_pa
     assert found["seconds"]["training"] > 0
 
 
+def test_failures_are_told_in_a_sentence_with_their_seeds():
+    runs_of_two = [record("MAP", seed) | {"failed": {"q": "RuntimeError: singular\nlong story"}} for seed in (0, 2)]
+    assert gathered.failures(runs_of_two) == ["q, seed 0, 2, failed: RuntimeError: singular."]
+
+
 def test_choosing_takes_the_candidate_with_the_best_held_out_nll(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "RESULTS", tmp_path / "results")
     assert runs.choice(table(), "MAP") == (0, False)

@@ -132,13 +132,16 @@ def last_layer(module: nn.Module, likelihood: Likelihood, batch: Batch, columns:
 def _backward(
     module: nn.Module, likelihood: Likelihood, batch: Batch, columns: Columns, watch: SquareCapture | KroneckerCapture
 ) -> None:
-    """One backward pass for each column, watched."""
+    """One backward pass for each column, watched: the first reaches all parameters, the others what is needed."""
     params = [p for p in module.parameters() if p.requires_grad]
     with buffers_kept(module), torch.enable_grad(), watch.on():
         outputs = call(module, batch.inputs)
         _check_outputs(outputs)
-        for c in columns(likelihood, outputs.detach(), batch.targets):
-            torch.autograd.grad(outputs, params, c / len(outputs), retain_graph=True, allow_unused=True)
+        first, *others = columns(likelihood, outputs.detach(), batch.targets) / len(outputs)
+        found = torch.autograd.grad(outputs, params, first, retain_graph=True, allow_unused=True)
+        watch.check_complete([p for p, gradient in zip(params, found, strict=True) if gradient is not None])
+        for c in others:
+            torch.autograd.grad(outputs, watch.needed(params), c, retain_graph=True, allow_unused=True)
 
 
 @torch.no_grad()

@@ -18,13 +18,14 @@ Parameters outside Linear layers and ungrouped convolutions have no factors; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.conv import _ConvNd
 
 from posterity.curvature.outer import examples_at_once
@@ -87,10 +88,11 @@ class KroneckerCapture:
         self.factors = torch.zeros(total, dtype=first.dtype, device=first.device)
         blocks = cut_blocks(self.factors, names, sizes)
         self._forwards: list[tuple[nn.Module, Forward]] = []
+        self._edges: list[GradientEdge] = []
         self._layers = {prefix or "the module": layer for prefix, layer in layers.items()}
         for (label, layer), block in zip(self._layers.items(), blocks, strict=True):
             sink = Sink(label, {"input": block.input, "output": block.output}, self._pass)
-            self._forwards.append((layer, _watched(layer, layer.forward, sink, sharing)))
+            self._forwards.append((layer, _watched(layer, layer.forward, sink, sharing, self._edges)))
         self._squares = SquareCapture(module, sums, skip=set(layers))
         self.curvature = KroneckerCurvature(blocks, self._squares.sums)
 
@@ -101,7 +103,16 @@ class KroneckerCapture:
         with ExitStack() as stack:
             stack.enter_context(self._squares.on(weight))
             stack.enter_context(replaced_forwards(self._forwards))
+            stack.callback(self._edges.clear)
             yield
+
+    def needed(self, params: Iterable[Tensor]) -> list[GradientEdge]:
+        """What a backward pass must reach for the curvature alone.
+
+        That is the outputs of the layers with factors, whose weights need no gradients, and the other parameters.
+        """
+        own = {id(p) for layer in self._layers.values() for p in layer.parameters()}
+        return [*self._edges, *(get_gradient_edge(p) for p in params if id(p) not in own)]
 
     def check_complete(self, with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient without its layer being called."""
@@ -141,8 +152,10 @@ def cut_blocks(
     )
 
 
-def _watched(layer: nn.Module, original: Forward, sink: Sink, sharing: Sharing) -> Forward:
-    """The layer's forward, which adds A as it goes, and G when the gradient comes back."""
+def _watched(
+    layer: nn.Module, original: Forward, sink: Sink, sharing: Sharing, edges: list[GradientEdge]
+) -> Forward:
+    """The layer's forward, which adds A as it goes, and G when the gradient comes back; ``edges`` is where it does."""
     moment: Callable[..., Tensor] = _conv_moment if isinstance(layer, _ConvNd) else _linear_moment
 
     @torch.no_grad()
@@ -160,6 +173,7 @@ def _watched(layer: nn.Module, original: Forward, sink: Sink, sharing: Sharing) 
                 sink.sums["input"].add_(moment(layer, x.detach(), sink, sharing), alpha=sink.shared.weight)
             call = object()
             out.register_hook(lambda d: backward(d, call))
+            edges.append(get_gradient_edge(out))
         return out
 
     return forward

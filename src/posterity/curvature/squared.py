@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -132,6 +133,10 @@ class SquareCapture:
                 yield
         finally:
             self._pass.end()
+
+    def needed(self, params: Iterable[Tensor]) -> list[GradientEdge]:
+        """What a backward pass must reach: the parameters, where squares are taken."""
+        return [get_gradient_edge(p) for p in params]
 
     def check_complete(self, with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient without its layer being called."""

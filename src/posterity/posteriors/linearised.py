@@ -25,6 +25,7 @@ from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
+from posterity.posteriors.kronecker_outputs import KroneckerOutputs
 from posterity.prediction.passes import Weights
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
@@ -131,6 +132,9 @@ class Linearised(WeightPosterior):
         inputs = map_inputs(inputs, lambda t: t.to(self.device))
         if self.network_is_linear:
             return self._last_layer(inputs)
+        by_layers = without_jacobians(self.parts[0], inputs)
+        if by_layers is not None:
+            return by_layers
         variance = self.variance()
         free = {name: m for name, m in self.mean().items() if bool((variance[name] > 0).any())}
         held = {name: m for name, m in self.mean().items() if name not in free}
@@ -187,6 +191,17 @@ class Linearised(WeightPosterior):
         """The posterior that ``state`` was taken from."""
         linear = state.get("network_is_linear", False)  # files of before it was kept have none
         return cls(state["parts"][0], state["log_evidence"], network_is_linear=linear)
+
+
+@singledispatch
+def without_jacobians(posterior: WeightPosterior, inputs: Inputs) -> tuple[Tensor, Tensor] | None:
+    """Mean and covariance of the outputs, where the posterior's structure and the network's layers spare Jacobians."""
+    return None
+
+
+@without_jacobians.register
+def _(posterior: KroneckerGaussian, inputs: Inputs) -> tuple[Tensor, Tensor] | None:
+    return KroneckerOutputs(posterior)(inputs)
 
 
 @singledispatch
