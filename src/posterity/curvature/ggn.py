@@ -124,9 +124,13 @@ def last_layer(module: nn.Module, likelihood: Likelihood, batch: Batch, columns:
     layer, phi, outputs = features(module, batch.inputs)
     cs = columns(likelihood, outputs, batch.targets)
     K = torch.einsum("sbo,sbp->bop", cs, cs) / len(phi)
-    rows = [phi.T @ torch.einsum("bp,bj->bpj", k, phi).flatten(1) for k in K.unbind(1)]
+    total = phi.new_empty(K.shape[1], phi.shape[1], K.shape[1], phi.shape[1])
+    for o, k in enumerate(K.unbind(1)):
+        weighted = torch.einsum("bp,bj->bpj", k[:, o:], phi).flatten(1)
+        blocks = (phi.T @ weighted).unflatten(1, (-1, phi.shape[1]))
+        total[o, :, o:], total[o:, :, o] = blocks, blocks.permute(1, 2, 0)  # the matrix is symmetric
     order = parameter_order(layer).to(phi.device)
-    return torch.cat(rows)[order][:, order]
+    return total.flatten(2).flatten(0, 1)[order][:, order]
 
 
 def _backward(
