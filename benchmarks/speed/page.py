@@ -62,7 +62,7 @@ def peers() -> str:
             "## Beside the peers",
             f"Training steps at batch 128 on the CPU, {measured(found)}. Peers are installed without their "
             "dependencies in an environment of their own. torchvision, for which there is no build beside "
-            "this torch, and a few others that torch-uncertainty and lightning-uq-box import and do not use here are "
+            "this torch, and a few others that peers import and what is measured does not use are "
             "stood in for by modules of empty classes. The last column is the time over the physical floor of "
             "Adam's step: the FLOPs of the network at the rate of a large matrix product on the same core, or ten "
             "numbers moved a weight at the rate of a large copy, whichever takes longer.\n\n"

@@ -30,12 +30,12 @@ PACKAGES = (
     *("backpack-for-pytorch", "laplace-torch", "torch-uncertainty", "lightning-uq-box"),
     # what some of them need besides torch
     *("unfoldNd", "opt_einsum", "einops", "optree", "tensordict", "pyvers", "torchopt", "graphviz", "scipy"),
-    *("asdl", "curvlinops-for-pytorch", "einconv", "linear_operator", "jaxtyping", "wadler_lindig", "mpmath"),
+    *("curvlinops-for-pytorch", "einconv", "linear_operator", "jaxtyping", "wadler_lindig", "mpmath"),
     *("gpytorch", "tqdm", "lightning", "pytorch-lightning", "lightning-utilities", "fsspec", "PyYAML"),
 )
 STAND_INS = (
     *("torchvision", "timm", "kornia", "uncertainty_toolbox", "torchseg", "h5py", "ema_pytorch", "pandas", "seaborn"),
-    *("torchinfo", "huggingface_hub"),
+    *("torchinfo", "huggingface_hub", "asdl"),
 )
 
 
