@@ -67,7 +67,6 @@ TABLES = (
         network=lambda dataset: resnet18(dataset.shape, dataset.outputs),
         rows=ROWS,
         epochs=160,
-        seeds=1,
         augment=CropFlip(),
         autocast=True,
         same_load=False,

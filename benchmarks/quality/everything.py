@@ -7,12 +7,15 @@ it comes after. Epochs are those of the tables, fewer where said here, to fit tw
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.quality.catalogue import TABLES
+from benchmarks.quality.runs import RESULTS
 from benchmarks.quality.tables import slug
 
 
@@ -61,13 +64,19 @@ class Part:
     trials: int = 0
     apart: bool = False
 
-    def jobs(self) -> Iterator[Job]:
-        """Trials, their gathering, and the table's runs."""
+    def jobs(self, results: Path | None = None) -> Iterator[Job]:
+        """Trials, their gathering, and the table's runs; given the folder of results, those that it has not."""
         table, length = TABLES[self.table], f" --epochs {self.epochs}" if self.epochs else ""
+        have = stored(results, self.table, self.epochs or table.epochs) if results else set()
         rows = [slug(name) for name in self.rows or table.rows]
-        choosing = [row for row in rows if self.trials and len(table.row(row)[1].candidates) > 1]
-        trials = [row for row in choosing if table.row(row)[1].follows is None]
+        follows = {row: slug(table.row(row)[1].follows or row) for row in rows}
+        untried = [
+            row
+            for row in rows
+            if self.trials and len(table.row(row)[1].candidates) > 1 and (follows[row], None) not in have
+        ]
         group, waits = f"{self.table}-{'-'.join(rows)}", ()
+        trials = [row for row in untried if follows[row] == row]
         for row in trials:
             for number in range(len(table.row(row)[1].candidates)):
                 line = f"{{run}} {self.table} --row {row} --choose {number} --epochs {self.trials} --out {{out}}/tables"
@@ -76,10 +85,25 @@ class Part:
             waits = (f"{group} gathered",)
             line = f"{{run}} {self.table} --gather {{out}}/tables"
             yield Job(waits[0], f"{group}-gather", line, (f"{group} trials",))
-        numbers = [str(seed) for seed in range(self.seeds)]
-        for seeds, row in itertools.product(numbers if self.apart else [" ".join(numbers)], rows):
-            line = f"{{run}} {self.table} --row {row} --seed {seeds}{length} --out {{out}}/tables"
-            yield Job(group, f"{self.table}-{row}-{slug(seeds)}", line, waits if row in choosing else ())
+        # What was run before a choice was made is run again with it, so that all seeds have one setting.
+        wanted = {row: [s for s in range(self.seeds) if row in untried or (row, s) not in have] for row in rows}
+        alone = [(row, [s]) for s in range(self.seeds) for row in rows if s in wanted[row]]
+        for row, seeds in alone if self.apart else wanted.items():
+            words = " ".join(map(str, seeds))
+            line = f"{{run}} {self.table} --row {row} --seed {words}{length} --out {{out}}/tables"
+            if seeds:
+                yield Job(group, f"{self.table}-{row}-{slug(words)}", line, waits if row in untried else ())
+
+
+def stored(results: Path, table: str, epochs: int) -> set[tuple[str, int | None]]:
+    """Rows and seeds of a table with runs of at least so many epochs; None for a row that had trials."""
+
+    def runs(file: Path) -> list[dict[str, Any]]:
+        return json.loads(file.read_text())["runs"] if file.exists() else []  # type: ignore[no-any-return]
+
+    own = [run for run in runs(results / f"{table}.json") if run["seed"] is not None and run["epochs"] >= epochs]
+    tried = {(slug(run["row"]), None) for run in runs(results / f"{table}_tuning.json")}
+    return tried | {(slug(run["row"]), run["seed"]) for run in own}
 
 
 LONG = (Part("poster_lenet5", ("vogn",), seeds=3, trials=105, apart=True),)
@@ -87,7 +111,7 @@ FIRST = (
     Part("swag_cifar10", ("swag",), seeds=3, apart=True),
     Part("poster_lenet5", ("meanfield", "ivon"), seeds=3, trials=30, apart=True),
     Part("poster_lenet5", ("mc-dropout",), seeds=3, trials=210, apart=True),
-    Part("cyclical_cifar10", ("sgd", "ivon"), trials=64, apart=True),
+    Part("cyclical_cifar10", ("sgd", "ivon"), seeds=3, trials=64, apart=True),
     *(
         Part(name, ("vogn", "ivon", "adam", "mc-dropout"), seeds=3, trials=TABLES[name].epochs)
         for name in ("poster_alexnet", "poster_alexnet_augmented")
@@ -98,7 +122,7 @@ THEN = (
         Part(name, ("map", "ivon", "meanfield", "swag"), seeds=3)
         for name in ("ood_mnist", "ood_fashion", "ood_cifar10")
     ),
-    Part("cyclical_cifar10", ("cyclical-sghmc", "snapshot-ensemble"), apart=True),
+    Part("cyclical_cifar10", ("cyclical-sghmc", "snapshot-ensemble"), seeds=3, apart=True),
     Part("poster_resnet18", seeds=3),
     *(
         Part(name, ("hwa", "mc-dropout", "vogn", "laplace", "cyclical-sghmc", "ensemble"), seeds=3)
@@ -108,16 +132,16 @@ THEN = (
     Part("bcnn_lenet5_cifar10", seeds=3, trials=40),
     Part("bcnn_lenet5_mnist", seeds=3, trials=10),
     Part("poster_ablation", seeds=3, apart=True),
-    Part("cyclical_cifar10", ("adamw", "cyclical-sgld", "sghmc", "sgld"), apart=True),
+    Part("cyclical_cifar10", ("adamw", "cyclical-sgld", "sghmc", "sgld"), seeds=3, apart=True),
     Part("poster_lenet5", ("ogn", "k-fac", "noisy-k-fac"), seeds=3, trials=20, apart=True),
     Part("swag_cifar10", ("sgd",), seeds=3, apart=True),
     Part("mnf_mnist", seeds=3),
-    Part("hwa_cifar10"),
-    Part("swag_five"),
+    Part("hwa_cifar10", seeds=5),
+    Part("swag_five", seeds=3),
     Part("bcnn_alexnet_cifar10", seeds=3, trials=15),
     Part("bcnn_alexnet_mnist", seeds=3),
     *(Part(name, ("ogn", "k-fac", "noisy-k-fac"), seeds=3) for name in ("poster_alexnet", "poster_alexnet_augmented")),
-    Part("mnf_cifar5"),
+    Part("mnf_cifar5", seeds=3),
     Part("hwa_mnist", seeds=5),
     *(Part(name, seeds=3, trials=8) for name in ("text_transformer", "text_lstm")),
 )
@@ -189,3 +213,8 @@ def jobs() -> list[Job]:
     """All of them."""
     long, first, then = (itertools.chain.from_iterable(part.jobs() for part in parts) for parts in (LONG, FIRST, THEN))
     return [*long, *sparse(), *sparse_baselines(), *examples(), *first, *then, *flows(), *mean_field(), *uci()]
+
+
+def missing(results: Path = RESULTS) -> list[Job]:
+    """What the tables of seeds still lack."""
+    return [job for part in (*LONG, *FIRST, *THEN) for job in part.jobs(results)]

@@ -2,6 +2,7 @@
 
     python -m benchmarks.quality.farm --out DIR --workers 6 --seconds 960      # everything.py's jobs
     python -m benchmarks.quality.farm --out DIR --list
+    python -m benchmarks.quality.farm --out DIR --missing                      # what the results page still lacks
 
 With MPS (``nvidia-cuda-mps-control -d``) the kernels of several processes run at the same time. A few are enough: on an
 H200 twenty small networks together did 2.3 times the work of one, each at a tenth of its speed. Jobs are started in the
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.quality.everything import Job, jobs
+from benchmarks.quality.everything import Job, jobs, missing
 
 PATIENCE = 10.0
 """Seconds that a process has to end by itself."""
@@ -127,10 +128,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=900)
     parser.add_argument("--only", nargs="*", help="groups; those that they wait for count as done")
     parser.add_argument("--but", nargs="*", default=[], help="not the jobs of these names")
+    parser.add_argument("--missing", action="store_true", help="only runs that benchmarks/results does not have")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     over = {*options.but, *done(options.out)}
-    todo = [job for job in jobs() if job.name not in over and (not options.only or job.group in options.only)]
+    every = missing() if options.missing else jobs()
+    todo = [job for job in every if job.name not in over and (not options.only or job.group in options.only)]
     if options.list:
         for job in todo:
             print(f"{job.name}: {job.command('python', options.out)}")

@@ -80,7 +80,7 @@ TABLES = (
         network=lambda dataset: vgg_like(dataset.shape, dataset.outputs, width=0.5),
         rows=rows((VGG, replace(VGG, temperature=1.0), replace(VGG, temperature=0.01)), 1e-3, decay(5e-4)),
         epochs=20,
-        seeds=1,
+        seeds=5,
         augment=CropFlip(),
         autocast=True,
         remarks="HWA is behind its own MeanField, whichever its spread. From half of the run on its cycles hold the "

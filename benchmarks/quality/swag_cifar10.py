@@ -130,7 +130,6 @@ TABLES = (
         network=lambda dataset: vgg16(dataset.shape, dataset.outputs),
         rows=ROWS,
         epochs=50,
-        seeds=1,
         augment=CropFlip(),
         autocast=True,
         held=2500,

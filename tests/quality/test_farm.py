@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from benchmarks.quality import everything, farm
 from benchmarks.quality.everything import Job
 from benchmarks.quality.farm import Farm, done
@@ -72,3 +74,15 @@ def test_a_second_call_leaves_out_what_is_done(tmp_path):
     Farm([Job("a", "one", "true"), Job("a", "two", "false")], tmp_path, workers=2).run(20)
     assert done(tmp_path) == {"one"}
     assert done(tmp_path / "nothing yet") == set()
+
+
+def test_what_is_stored_at_full_length_is_not_missing(tmp_path):
+    part = everything.Part("bcnn_lenet5_mnist", ("plain", "bayesian"), seeds=3, trials=10)
+    runs = [("Plain", 0, 20), ("Plain", 2, 20), ("Bayesian", 0, 10), ("Ensemble", None, None)]
+    kept = [{"row": row, "seed": seed, "epochs": epochs} for row, seed, epochs in runs]
+    (tmp_path / "bcnn_lenet5_mnist.json").write_text(json.dumps({"runs": kept}))
+    (tmp_path / "bcnn_lenet5_mnist_tuning.json").write_text(json.dumps({"runs": [{"row": "Plain"}]}))
+    names = [job.name for job in part.jobs(tmp_path)]
+    trials = [f"bcnn_lenet5_mnist-bayesian-choose-{n}" for n in range(4)]
+    rest = ["bcnn_lenet5_mnist-plain-bayesian-gather", "bcnn_lenet5_mnist-plain-1", "bcnn_lenet5_mnist-bayesian-0-1-2"]
+    assert names == trials + rest
