@@ -85,13 +85,14 @@ def peers_after() -> str:
             "Predictions are of 1,000 images by 32 draws; posterity keeps its draws from one call to the next, peers "
             "draw anew. Laplace sees 1,024 images, without choosing a prior, and predicts by the probit approximation: "
             "all of the last layer's curvature (5,010 weights), or Kronecker factors of all layers. What is won is "
-            "memory and time of SWAG's snapshots and of Laplace's predictions; predictions with fresh draws are level "
-            "with torchbnn's, since random numbers and products are what they cost, and so is fitting Kronecker "
-            "factors with laplace-torch's.\n\n"
+            "memory and time of SWAG's snapshots, and of Laplace, whose predictions under Kronecker factors need no "
+            "Jacobians of the weights; predictions with fresh draws are level with torchbnn's, since random numbers "
+            "and products are what they cost.\n\n"
             "    python -m benchmarks.speed.peers_after --out benchmarks/results/peers_after_cpu.json",
             ratios(found["cases"], broken=found["broken"]),
             "### Imports\n\nCPU seconds beyond those of torch; posterity loads its parts when they are first used. "
-            "Those of torch-uncertainty and lightning-uq-box are too low, since what is stood in for costs nothing.",
+            "Those of laplace-torch, torch-uncertainty and lightning-uq-box are too low, since what is stood in for "
+            "costs nothing.",
             "\n".join(imports),
             *told,
         ]
