@@ -181,6 +181,27 @@ def test_factors_of_layers_whose_outputs_are_overwritten():
         assert one.output.trace() > 0
 
 
+class Tied(nn.Module):
+    """Encodes and decodes with one matrix, so that the network as a whole is what has a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(3, 3, bias=False), nn.Linear(3, 3)
+        self.decoder.weight = self.encoder.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(torch.tanh(self.encoder(x)))
+
+
+@pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")  # it is run a second time
+def test_the_diagonal_of_a_network_that_is_one_piece_is_that_of_the_full_matrix():
+    net, batch = Tied().double(), Batch(randn(5, 3), torch.tensor([0, 2, 1, 1, 0]))
+    expected = ggn.full(net, Categorical(), batch).diagonal()
+    assert expected.min() > 0
+    torch.testing.assert_close(flat(ggn.diagonal(net, Categorical(), batch)), expected)
+    torch.testing.assert_close(flat(ggn.kronecker(net, Categorical(), batch).diagonal), expected)
+
+
 @pytest.mark.parametrize("curvature", [ggn.diagonal, ggn.kronecker])
 def test_a_parameter_that_is_used_without_its_layer_is_refused(curvature):
     class Odd(nn.Module):

@@ -141,6 +141,7 @@ def _backward(
     with buffers_kept(module), torch.enable_grad(), watch.on():
         outputs = call(module, batch.inputs)
         _check_outputs(outputs)
+        outputs = outputs.view_as(outputs)  # a hook on what a backward pass starts from would not run
         first, *others = columns(likelihood, outputs.detach(), batch.targets) / len(outputs)
         found = torch.autograd.grad(outputs, params, first, retain_graph=True, allow_unused=True)
         watch.check_complete([p for p, gradient in zip(params, found, strict=True) if gradient is not None])
