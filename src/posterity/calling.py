@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from posterity.types import Batch, Inputs, Params, PosterityError
 
@@ -83,9 +85,20 @@ def num_examples(inputs: Inputs) -> int:
     return lengths.pop()
 
 
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of the user's network, which is never changed itself; one that could not be copied later is refused."""
+    for name, part in module.named_modules():
+        if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in part._forward_pre_hooks.values()):
+            raise PosterityError(
+                f"{f'layer {name!r}' if name else 'the network'} has torch.nn.utils' old weight or spectral norm, and "
+                "cannot be copied after a call: use the one of torch.nn.utils.parametrizations"
+            )
+    return copy.deepcopy(module)
+
+
 def plain_copy(module: nn.Module) -> nn.Module:
     """A copy of its own in eval mode, that no optimizer will touch."""
-    return copy.deepcopy(module).eval().requires_grad_(False)
+    return copied(module).eval().requires_grad_(False)
 
 
 @dataclass(frozen=True)

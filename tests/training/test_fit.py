@@ -230,9 +230,11 @@ def test_bad_settings_are_refused(changes, match):
         ({"data": (X, LABELS, torch.ones(len(X)))}, "weights come with the batches"),
         ({"data": [(X, LABELS, X)]}, "needs one weight"),
         ({"module": lambda: torch.jit.trace(mlp(), X)}, "script"),
+        ({"module": lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 3)))}, "layer '0' has .* old weight"),
+        ({"module": lambda: nn.utils.spectral_norm(nn.Linear(4, 3))}, "the network has .* old weight"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*weight_norm:FutureWarning")
 def test_bad_arguments_are_refused(arguments, match):
     given = {"module": mlp(), "method": pst.MAP(), "data": (X, LABELS), "epochs": 1} | arguments
     with pytest.raises(pst.PosterityError, match=match):

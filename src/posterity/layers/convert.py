@@ -8,7 +8,6 @@ the original does.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from posterity.calling import copied
 from posterity.layers.blocks import Block, Flipout, Full, Local, LowRank, Radial, Sampled
 from posterity.layers.noisy import FLIPOUT, LOCAL
 from posterity.layers.select import Bayesian, Which, select
@@ -113,7 +113,7 @@ def variational(
         bayesian_bias: Biases, too.
         bayesian_norm: Normalisation layers, too.
     """
-    net = copy.deepcopy(module)
+    net = copied(module)
     found = select(net, which, bayesian_bias, bayesian_norm)
     return convert(net, found, scheme(estimator, family), prior or Normal(), init_std)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, call, check_finite, device_order
+from posterity.calling import InputSpec, call, check_finite, copied, device_order
 from posterity.methods.base import Method
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.probability import likelihoods
@@ -152,7 +151,7 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
     """A copy of the network on its device (lazy layers filled in), seen to accept the data."""
     if isinstance(module, torch.jit.ScriptModule):
         raise PosterityError("the network is a compiled script, whose weights cannot be exchanged: give the original")
-    network = copy.deepcopy(module).to(device)
+    network = copied(module).to(device)
     check_finite(batch.inputs)
     mode = network.training
     network.eval()
