@@ -226,3 +226,11 @@ def test_a_last_layer_too_large_for_a_matrix_is_refused():
     net = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 100))
     with pytest.raises(PosterityError, match="30,100 weights would not fit"):
         Laplace(structure="last-layer").post_hoc(net, (torch.randn(8, 4), torch.arange(8)))
+
+
+def test_inputs_that_the_closed_form_cannot_take_are_refused():
+    x, y = images()
+    posterior = pst.fit(convolutional(), Laplace(), (x, y), epochs=1, training=pst.Training(progress=False))
+    for wrong, match in ((x[:0], "no inputs"), (x[:, :, :5], "was fitted on"), (x * torch.nan, "NaN")):
+        with pytest.raises(PosterityError, match=match):
+            posterior.probit(wrong)

@@ -230,6 +230,7 @@ def test_bad_settings_are_refused(changes, match):
         ({"data": (X, LABELS, torch.ones(len(X)))}, "weights come with the batches"),
         ({"data": [(X, LABELS, X)]}, "needs one weight"),
         ({"module": lambda: torch.jit.trace(mlp(), X)}, "script"),
+        ({"module": lambda: mlp().requires_grad_(False)}, "no parameter to train"),
         ({"module": lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 3)))}, "layer '0' has .* old weight"),
         ({"module": lambda: nn.utils.spectral_norm(nn.Linear(4, 3))}, "the network has .* old weight"),
     ],
@@ -239,6 +240,30 @@ def test_bad_arguments_are_refused(arguments, match):
     given = {"module": mlp(), "method": pst.MAP(), "data": (X, LABELS), "epochs": 1} | arguments
     with pytest.raises(pst.PosterityError, match=match):
         pst.fit(given.pop("module"), given.pop("method"), given.pop("data"), training=pst.Training(**QUIET), **given)
+
+
+@pytest.mark.parametrize("form", [lambda pair: pair, lambda pair: DataLoader(TensorDataset(*pair), 16), lambda p: [p]])
+def test_a_single_example_left_over_is_refused_where_the_network_cannot_train_on_one(form):
+    def fit(network: nn.Module, count: int) -> pst.Posterior:
+        data = form((X[:count], LABELS[:count]))
+        return pst.fit(network, pst.MAP(), data, epochs=1, training=pst.Training(**QUIET, batch_size=16))
+
+    alone = 1 if isinstance(form((X, LABELS)), list) else 33
+    normed = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)).double()
+    with pytest.raises(pst.PosterityError, match="a batch of a single example"):
+        fit(normed, alone)
+    fit(normed, alone + 1)
+    fit(mlp(), alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_classes_are_integers_of_any_size(dtype):
+    network = mlp()
+    one, other = (
+        pst.fit(network, pst.MAP(), (X, labels), epochs=1, training=pst.Training(**QUIET)).mean()
+        for labels in (LABELS, LABELS.to(dtype))
+    )
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_schedules_hit_their_endpoints():

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, jvp, vjp, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments, map_inputs, num_examples
+from posterity.calling import arguments, check_finite, map_inputs, num_examples
 from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
@@ -129,6 +129,11 @@ class Linearised(WeightPosterior):
     @torch.no_grad()
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Mean [batch, outputs] and covariance [batch, outputs, outputs] of the Gaussian over each input's outputs."""
+        if self.inputs is not None:
+            self.inputs.check(inputs)
+        check_finite(inputs)
+        if num_examples(inputs) == 0:
+            raise PosterityError("there are no inputs to predict")
         inputs = map_inputs(inputs, lambda t: t.to(self.device))
         if self.network_is_linear:
             return self._last_layer(inputs)

@@ -45,14 +45,15 @@ class Categorical(Likelihood):
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Log softmax at the target, summed over positions."""
-        losses = F.cross_entropy(self._observed(outputs).flatten(0, -2), targets.reshape(-1), reduction="none")
+        flat = targets.reshape(-1).long()  # integers of any size
+        losses = F.cross_entropy(self._observed(outputs).flatten(0, -2), flat, reduction="none")
         return -per_example(losses.view(targets.shape))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Torch's own cross-entropy, where an example is one class."""
         if targets.ndim > 1:
             return super().loss(outputs, targets)
-        return F.cross_entropy(self._observed(outputs), targets)
+        return F.cross_entropy(self._observed(outputs), targets.long())
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Integer targets within the number of logits."""
@@ -141,7 +142,8 @@ class MultiHead(Categorical):
     def _own(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.head is not None:
             return outputs
-        return outputs.masked_fill(_other_heads(self.heads, outputs.shape[-1], outputs.device)[targets], -math.inf)
+        others = _other_heads(self.heads, outputs.shape[-1], outputs.device)
+        return outputs.masked_fill(others[targets.long()], -math.inf)
 
     def _logits(self, outputs: Tensor) -> Tensor:
         logits = super()._logits(outputs)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, call, check_finite, copied, device_order
+from posterity.calling import InputSpec, call, check_finite, copied, device_order, map_inputs
 from posterity.methods.base import Method
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.probability import likelihoods
@@ -24,7 +24,7 @@ from posterity.training.doctor import check_diversity
 from posterity.training.loop import Job, train
 from posterity.training.progress import Progress, TensorBoard
 from posterity.training.stream import Resident, Stream, open_stream, split_off
-from posterity.types import Batch, Plan, PosterityError
+from posterity.types import Batch, Inputs, Plan, PosterityError
 
 __all__ = ["fit", "fit_one"]
 
@@ -140,6 +140,8 @@ def _job(
         likelihood = likelihoods.infer(first.targets)
         _log.info("likelihood: %s, from the type of the targets (%s)", likelihood, first.targets.dtype)
     probe = probed(module, first, likelihood, stream, device)
+    if stream.smallest // ranks.world == 1:
+        _check_single(probe, first.inputs)
     steps = training.steps or (epochs or 10) * stream.steps_per_epoch
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
     order = device_order(probe, first.inputs)
@@ -152,6 +154,8 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
     if isinstance(module, torch.jit.ScriptModule):
         raise PosterityError("the network is a compiled script, whose weights cannot be exchanged: give the original")
     network = copied(module).to(device)
+    if not any(p.requires_grad for p in network.parameters()):
+        raise PosterityError("the network has no parameter to train")
     check_finite(batch.inputs)
     mode = network.training
     network.eval()
@@ -171,6 +175,20 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
             f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
         )
     return network
+
+
+@torch.no_grad()
+def _check_single(network: nn.Module, inputs: Inputs) -> None:
+    """Refuse a last batch of one example where the network cannot train on one, as with BatchNorm."""
+    trial = copied(network).train()
+    try:
+        with global_seed(0, next(network.parameters()).device):
+            call(trial, map_inputs(inputs, lambda t: t[:1]))
+    except ValueError as error:
+        raise PosterityError(
+            f"an epoch has a batch of a single example, and the network cannot train on one ({error}): choose another "
+            "batch_size"
+        ) from error
 
 
 def _check_arguments(method: Method, epochs: int | None, members: int, training: Training) -> None:

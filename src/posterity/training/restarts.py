@@ -119,7 +119,8 @@ class Together:
     def __init__(self, streams: list[Resident]) -> None:
         self.streams = streams
         first, self.checked = streams[0], True
-        self.num_data, self.batch_size, self.steps_per_epoch = first.num_data, first.batch_size, first.steps_per_epoch
+        self.num_data, self.batch_size, self.smallest = first.num_data, first.batch_size, first.smallest
+        self.steps_per_epoch = first.steps_per_epoch
 
     def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
         """Every member's batch, concatenated; the size is one member's, so that their losses add up."""

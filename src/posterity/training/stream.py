@@ -30,6 +30,8 @@ class Stream(Protocol):
     num_data: int
     batch_size: int
     steps_per_epoch: int
+    smallest: int
+    """Examples of the smallest batch, as far as can be told."""
     checked: bool
     """Whether all of the data has been looked at before the first step."""
 
@@ -63,6 +65,7 @@ class Resident:
         tail = self.num_data % self.batch_size
         # A last batch too small to give every rank an example is left out of that epoch.
         self.steps_per_epoch = self.num_data // self.batch_size + (tail >= self.ranks.world)
+        self.smallest = tail if tail >= self.ranks.world else self.batch_size
         if self.batch_size < self.ranks.world:
             raise PosterityError(f"a batch of {self.batch_size} cannot be shared by {self.ranks.world} ranks")
 
@@ -108,7 +111,7 @@ class FromLoader:
         sharded = isinstance(getattr(loader, "sampler", None), DistributedSampler)
         self.part = slice(None) if sharded else slice(ranks.rank, None, ranks.world)
         self.copies = ranks.world if sharded else 1
-        self.steps_per_epoch, self.num_data, self.batch_size = _measure(loader, num_data)
+        self.steps_per_epoch, self.num_data, self.batch_size, self.smallest = _measure(loader, num_data)
 
     def _batches(self) -> Iterator[Batch]:
         for item in self.loader:
@@ -185,16 +188,17 @@ def split_off(data: Any, fraction: float, seed: int) -> tuple[tuple[Inputs, Tens
     return take(order[held:]), take(order[:held])
 
 
-def _measure(loader: Iterable[Any], num_data: int | None) -> tuple[int, int, int]:
-    """Steps an epoch, N, and batch size of a loader, from what it says of itself or by one pass over it."""
-    dataset = getattr(loader, "dataset", None)
+def _measure(loader: Iterable[Any], num_data: int | None) -> tuple[int, int, int, int]:
+    """Steps an epoch, N, batch size and smallest batch, from what a loader says of itself or by one pass over it."""
+    dataset, size = getattr(loader, "dataset", None), getattr(loader, "batch_size", None)
     try:
         steps, known = len(loader), len(dataset)  # type: ignore[arg-type]
+        smallest = min(size, known - (steps - 1) * size) if size else known // max(1, steps)
     except TypeError:
         sizes = [len(as_batch(item).targets) for item in loader]
-        steps, known = len(sizes), sum(sizes)
+        steps, known, smallest = len(sizes), sum(sizes), min(sizes, default=0)
     if steps == 0 or known == 0:
         raise PosterityError("the loader gives no batches")
     if num_data not in (None, known):
         raise PosterityError(f"num_data={num_data} was given, but the loader's data set holds {known} examples")
-    return steps, known, getattr(loader, "batch_size", None) or -(-known // steps)
+    return steps, known, size or -(-known // steps), smallest
