@@ -58,13 +58,14 @@ def test_every_figure_has_an_interval_around_it(result):
     assert result.interval("accuracy").error == pytest.approx(math.sqrt(accuracy * (1 - accuracy) / 600), rel=0.15)
 
 
-def test_loader_dataset_and_pair_give_the_same(classifier, labelled):
+def test_loader_dataset_arrays_and_pair_give_the_same(classifier, labelled):
     options = {"resamples": 0, "draws": 4}
     pair = evaluate(classifier, labelled, **options)
     loader = evaluate(classifier, DataLoader(TensorDataset(*labelled), batch_size=77), **options)
     dataset = evaluate(classifier, TensorDataset(*labelled), **options)
     assert dict(pair) == pytest.approx(dict(loader))
     assert dict(pair) == pytest.approx(dict(dataset))
+    assert dict(pair) == dict(evaluate(classifier, tuple(part.numpy() for part in labelled), **options))
     assert pair.about["fingerprint"] == loader.about["fingerprint"]
 
 

@@ -25,6 +25,19 @@ def linear(outputs=1):
     return nn.Linear(3, outputs, bias=False).double()
 
 
+def carried(width: int) -> pst.priors.Normal:
+    """A prior that belongs to a network of this width."""
+    net = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 2))
+    ones = {name: torch.ones_like(p) for name, p in net.named_parameters()}
+    return pst.priors.Normal(ones, ones)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(pst.PosterityError, match="sees no GPU"):
+        pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET, device="cuda"))
+
+
 def mlp():
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
 
@@ -211,6 +224,7 @@ def test_bad_labels_late_in_a_loader_are_found():
         ({"batch_size": 0}, "batch_size"),
         ({"validation": 1.5}, "validation fraction"),
         ({"lr": -1.0}, "lr"),
+        ({"device": "gpu"}, "names no device"),
     ],
 )
 def test_bad_settings_are_refused(changes, match):
@@ -231,6 +245,11 @@ def test_bad_settings_are_refused(changes, match):
         ({"data": [(X, LABELS, X)]}, "needs one weight"),
         ({"module": lambda: torch.jit.trace(mlp(), X)}, "script"),
         ({"module": lambda: mlp().requires_grad_(False)}, "no parameter to train"),
+        ({"module": lambda: 3}, "must make an nn.Module, got int"),
+        ({"module": nn.Linear}, "or make one when called"),
+        ({"method": pst.MAP(prior=carried(4))}, r"'0.weight' has shape \(4, 3\), but the network's is \(8, 3\)"),
+        ({"method": pst.MeanField(prior=carried(4))}, r"'0.weight' has shape \(4, 3\)"),
+        ({"method": pst.MAP(prior=pst.priors.Normal({"a": 1.0}))}, "says nothing about parameter '0.weight'"),
         ({"module": lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 3)))}, "layer '0' has .* old weight"),
         ({"module": lambda: nn.utils.spectral_norm(nn.Linear(4, 3))}, "the network has .* old weight"),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -46,6 +47,8 @@ def whole(data: Any) -> Batch:
 def _batches(data: Any) -> Iterator[Batch]:
     if isinstance(data, DataSet):
         data = data.test
+    if isinstance(data, tuple) and not isinstance(data, Batch):
+        data = tuple(torch.as_tensor(part) if isinstance(part, np.ndarray) else part for part in data)
     if isinstance(data, Tensor):  # inputs alone: enough for out-of-distribution data
         data = (data, torch.zeros(len(data), dtype=torch.long))
     if isinstance(data, Batch) or (isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], Tensor)):

@@ -8,6 +8,7 @@ over the parameters that the posterior covers; all others are independent, by a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -71,9 +72,9 @@ class Correlated(Prior):
             _with_default(std, self.base.std), _with_default(self.layout.unflatten(self.mean), self.base.mean)
         )
 
-    def at(self, name: str) -> Any:
+    def at(self, name: str, shape: Sequence[int] | None = None) -> Any:
         """The marginal of one parameter."""
-        return self.independent().at(name)
+        return self.independent().at(name, shape)
 
     def flat(self, layout: Layout) -> Correlated:
         """The marginal of these parameters, in their order."""

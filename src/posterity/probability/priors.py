@@ -14,7 +14,7 @@ numbers or tensors, so one prior can give every layer its own scale. ``std`` is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -42,7 +42,8 @@ def hyper_at(value: Hyper, name: str) -> float | Tensor:
     for pattern, number in value.items():
         if fnmatchcase(name, pattern):
             return number
-    raise PosterityError(f"{dict(value)!r} says nothing about parameter {name!r}")
+    known = ", ".join(map(repr, [*value][:3])) + (", …" if len(value) > 3 else "")
+    raise PosterityError(f"the prior says nothing about parameter {name!r}: it is for {known}")
 
 
 def _flat(value: Hyper, layout: Layout) -> float | Tensor:
@@ -50,19 +51,32 @@ def _flat(value: Hyper, layout: Layout) -> float | Tensor:
     if not isinstance(value, Mapping):
         return value
     parts = [
-        torch.as_tensor(hyper_at(value, name)).expand(shape).reshape(-1)
+        _fitting(hyper_at(value, name), name, shape).reshape(-1)
         for name, shape in zip(layout.names, layout.shapes, strict=True)
     ]
     return torch.cat([part.to(parts[0]) for part in parts])
+
+
+def _fitting(value: float | Tensor, name: str, shape: Sequence[int]) -> Tensor:
+    """The hyper-parameter of every weight of one parameter; one that has another shape is that of another network."""
+    own = torch.as_tensor(value)
+    try:
+        return own.expand(tuple(shape))
+    except RuntimeError:
+        message = f"the prior of parameter {name!r} has shape {tuple(own.shape)}, but the network's is {tuple(shape)}"
+        raise PosterityError(message) from None
 
 
 @dataclass(frozen=True)
 class Prior:
     """A factorised density over weights."""
 
-    def at(self, name: str) -> Self:
-        """The prior of one parameter."""
-        return _changed(self, **{f.name: hyper_at(getattr(self, f.name), name) for f in fields(self)})
+    def at(self, name: str, shape: Sequence[int] | None = None) -> Self:
+        """The prior of one parameter; given its shape, a prior that does not fit it is refused."""
+        own = {f.name: hyper_at(getattr(self, f.name), name) for f in fields(self)}
+        if shape is not None:
+            own = {key: _fitting(v, name, shape) if isinstance(v, Tensor) else v for key, v in own.items()}
+        return _changed(self, **own)
 
     def flat(self, layout: Layout) -> Self:
         """The prior of a flat vector of weights."""
@@ -78,7 +92,7 @@ class Prior:
 
     def log_prob(self, params: Params) -> Tensor:
         """log p(w), summed over all weights."""
-        return torch.stack([self.at(name).log_density(w).sum() for name, w in params.items()]).sum()
+        return torch.stack([self.at(name, w.shape).log_density(w).sum() for name, w in params.items()]).sum()
 
     def __repr__(self) -> str:
         shown = (f"{f.name}={_shown(getattr(self, f.name))}" for f in fields(self))

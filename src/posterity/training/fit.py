@@ -59,13 +59,26 @@ def fit(
     _check_arguments(method, epochs, members, training)
     device = local_device(training.pick_device())
     with session(device) as ranks, global_seed(seed + ranks.rank, device):
-        network = module if isinstance(module, nn.Module) else module()
+        network = _made(module)
         job, probe = _job(network, method, data, likelihood, epochs, seed, training, ranks, device)
         if members > 1:
             from posterity.training.restarts import fit_members  # it needs fit_one
 
             return fit_members(module, probe, job, members)
         return fit_one(probe, job)
+
+
+def _made(module: nn.Module | Callable[[], nn.Module]) -> nn.Module:
+    """The network itself, or what the function makes."""
+    if isinstance(module, nn.Module):
+        return module
+    try:
+        network = module()
+    except TypeError as error:
+        raise PosterityError(f"the network must be an nn.Module, or make one when called: {error}") from error
+    if not isinstance(network, nn.Module):
+        raise PosterityError(f"the function must make an nn.Module, got {type(network).__name__}")
+    return network
 
 
 def fit_one(module: nn.Module, job: Job) -> Posterior:
