@@ -39,7 +39,8 @@ NOISE = {"boston": 0.3, "concrete": 0.3, "energy": 0.05, "naval": 0.02, "wine": 
 """About the std of what MAP leaves over on the held-out part, in units of the target's std; the ladder's middle."""
 LADDER = torch.tensor([0.3, 0.44, 0.67, 1.0, 1.5, 2.25])
 FIGURES = ("rmse", "nll", "coverage_90", "coverage_95")
-STEPS, STEPS_OF = 8000, {"naval": 30000}  # its features are all but linear in each other
+STEPS = 8000
+STEPS_OF = {"naval": 30000, "wine": 2000}  # naval's features are all but linear in each other; wine is mostly noise
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,8 @@ def settings(title: str, noise: float) -> list[Setting]:
         "SWAG": [Setting(pst.SWAG(prior=p, rank=20, lr=lr), 0.01) for p in priors for lr in (0.001, 0.003, 0.01)],
         "VOGN": [Setting(pst.VOGN(prior=p, init_precision=curvature, beta2=0.999), 0.1) for p in priors],
         "IVON": [
-            Setting(pst.IVON(prior=p, hess_init=curvature, beta2=beta2, rescale_lr=False), lr)
+            Setting(pst.IVON(prior=p, hess_init=curvature, beta2=0.999, rescale_lr=False, clip_radius=1.0), lr)
             for p in priors
-            for beta2 in (0.999, 0.9999)
             for lr in (0.05, 0.2)
         ],
         "Laplace": [Setting(pst.Laplace(prior=p), 0.01) for p in priors],
@@ -181,15 +181,26 @@ def one(name: str, title: str, splits: int, steps: int, device: torch.device) ->
     begun = seconds(device)
     tables = [data.load(f"uci-{name}", split=k) for k in range(splits)]
     candidates, ladder = settings(title, NOISE[name]), (NOISE[name] * LADDER).to(device).expand(splits, -1).contiguous()
-    which, rung = chosen(candidates, tables, ladder, steps)
-    noise, tuned = ladder.gather(1, rung.unsqueeze(1)), seconds(device)
+    cost, tuned = held_out_costs(candidates, tables, ladder, steps), seconds(device)
     train, test = (Rows.of(pairs).to(device) for pairs in ([t.training() for t in tables], [t.test for t in tables]))
     figures = {figure: torch.full((splits,), math.nan, dtype=torch.float64) for figure in FIGURES}
-    for index in which.unique():
-        own = (which == index).nonzero().squeeze(1)
-        draws = predicted(candidates[index], train.some(own), test.some(own), noise[own], steps)
-        for figure, values in judged(draws, test.some(own).y, noise[own]).items():
-            figures[figure][own.cpu()] = values.squeeze(1)
+    which, noise, left = torch.zeros(splits, dtype=torch.long), ladder[:, :1].clone(), torch.arange(splits)
+    while len(left):
+        best = cost[left].flatten(1).argmin(1)  # of [settings · rungs]
+        which[left], noise[left] = best // len(LADDER), ladder[left].gather(1, (best % len(LADDER))[:, None].to(device))
+        failed = []
+        for index in which[left].unique():
+            own = left[which[left] == index]
+            draws = tried(candidates[index], train.some(own), test.some(own), noise[own], steps)
+            if draws is None:  # it diverges on the whole training split: the next best setting
+                cost[own, index] = math.inf
+                failed.append(own)
+                continue
+            for figure, values in judged(draws, test.some(own).y, noise[own]).items():
+                figures[figure][own] = values.squeeze(1)
+        left = torch.cat(failed) if failed else left[:0]
+        if len(left) and bool(cost[left].flatten(1).isinf().all(1).any()):
+            raise pst.PosterityError(f"{title} diverges on {name} with every setting")
     unit = torch.stack([t.target_standardiser.std.squeeze() for t in tables]).double()  # type: ignore[union-attr]
     figures["rmse"], figures["nll"] = figures["rmse"] * unit, figures["nll"] + unit.log()  # in the target's units
     return {
@@ -208,23 +219,27 @@ def one(name: str, title: str, splits: int, steps: int, device: torch.device) ->
     }
 
 
-def chosen(candidates: list[Setting], tables: list[data.DataSet], ladder: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """The setting and the rung of the noise with the best NLL on each split's held-out part."""
+def held_out_costs(candidates: list[Setting], tables: list[data.DataSet], ladder: Tensor, steps: int) -> Tensor:
+    """The NLL on each split's held-out part, [splits, settings, rungs of the noise]; infinite where training fails."""
     held = [t.with_validation(0.2, torch.Generator().manual_seed(k)) for k, t in enumerate(tables)]
     train, rest = (
         Rows.of(pairs).to(ladder.device) for pairs in ([t.train for t in held], [t.validation for t in held])
     )
 
     def cost_of(setting: Setting) -> Tensor:
-        try:
-            return judged(predicted(setting, train, rest, ladder, steps), rest.y, ladder)["nll"]
-        except pst.PosterityError as error:  # a step size that is too large
-            print(f"{setting.method!r}, lr={setting.lr:g}: {error}", flush=True)
-            return torch.full(ladder.shape, math.inf, dtype=torch.float64)
+        draws = tried(setting, train, rest, ladder, steps)
+        return ladder.double().cpu() + math.inf if draws is None else judged(draws, rest.y, ladder)["nll"]
 
-    cost = [cost_of(s) for s in candidates]
-    best = torch.stack(cost, 1).nan_to_num(math.inf).flatten(1).argmin(1).to(ladder.device)  # of [settings · rungs]
-    return best // len(LADDER), best % len(LADDER)
+    return torch.stack([cost_of(s) for s in candidates], 1).nan_to_num(math.inf, math.inf)
+
+
+def tried(setting: Setting, train: Rows, test: Rows, noise: Tensor, steps: int) -> Tensor | None:
+    """What ``predicted`` gives, or None where training diverges, as with a step size that is too large."""
+    try:
+        return predicted(setting, train, test, noise, steps)
+    except pst.PosterityError as error:
+        print(f"{setting.method!r}, lr={setting.lr:g}: {error}", flush=True)
+        return None
 
 
 def seconds(device: torch.device) -> float:

@@ -62,6 +62,27 @@ def test_every_method_has_settings_that_predict(title):
     assert (len(draws) == 1) == (title == "MAP")
 
 
+def test_a_setting_that_diverges_on_the_whole_split_makes_way_for_the_next_best(monkeypatch):
+    sine, predicted = uci.data.load("sine"), uci.predicted
+    best, other, poor = (uci.Setting(pst.MAP(), lr) for lr in (0.01, 0.02, 1e-6))
+    fails = {best.lr}
+
+    def patched(setting, train, test, noise, steps):
+        if noise.shape[1] == 1 and setting.lr in fails:  # one noise: what was chosen, trained anew
+            raise pst.PosterityError("the loss became inf")
+        return predicted(setting, train, test, noise, steps)
+
+    monkeypatch.setattr(uci.data, "load", lambda name, split: sine)
+    monkeypatch.setattr(uci, "settings", lambda title, noise: [best, other, poor])
+    monkeypatch.setattr(uci, "predicted", patched)
+    monkeypatch.setitem(uci.NOISE, "sine", 0.3)
+    found = uci.one("sine", "MAP", 2, 100, torch.device("cpu"))
+    assert found["chosen_setting"] == [1, 1] and all(math.isfinite(v) for v in found["splits"]["nll"])
+    fails |= {other.lr, poor.lr}
+    with pytest.raises(pst.PosterityError, match="with every setting"):
+        uci.one("sine", "MAP", 2, 100, torch.device("cpu"))
+
+
 def test_the_page_has_ours_and_the_published_figures(tmp_path):
     run = {"steps": 10, "device": "CPU", "torch": "2", "date": "today", "seconds": {"training": 1.0}}
     splits = {"rmse": [1.0, 3.0], "nll": [2.0, 2.0], "coverage_90": [0.9, 0.9], "coverage_95": [1.0, 1.0]}
