@@ -43,7 +43,7 @@ def hyper_at(value: Hyper, name: str) -> float | Tensor:
         if fnmatchcase(name, pattern):
             return number
     known = ", ".join(map(repr, [*value][:3])) + (", …" if len(value) > 3 else "")
-    raise PosterityError(f"the prior says nothing about parameter {name!r}: it is for {known}")
+    raise PosterityError(f"what is given for {known} says nothing about parameter {name!r}")
 
 
 def _flat(value: Hyper, layout: Layout) -> float | Tensor:
