@@ -7,6 +7,9 @@ A fifth of each training split is held out; on it, for each split by itself, the
 (prior, learning rate) are chosen by NLL. Then the network is trained anew on the whole training split and
 judged on the test rows. No test row plays a part in any choice for its split.
 
+A row with "noise by input" has a second output, the noise's std, as the published networks do; what is chosen is then
+the unit in which that std starts, and a share of the steps.
+
 All splits and all candidates for the noise are trained at once, as one network with a column for each: the columns
 share nothing, the losses add up, and every method here but Laplace treats each weight by itself, so that a column is
 trained as it would be alone.
@@ -21,35 +24,59 @@ import math
 import statistics
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import posterity as pst
+from benchmarks.quality.uci_columns import Columns, Rows
 from posterity import data
 from posterity.evaluation.regression import inside, log_density_each, pit
 from posterity.files import write_bytes
 from posterity.prediction import Regression
 
-HIDDEN, DRAWS = 50, 100
+DRAWS = 100
 NOISE = {"boston": 0.3, "concrete": 0.3, "energy": 0.05, "naval": 0.02, "wine": 0.75, "yacht": 0.05}
 """About the std of what MAP leaves over on the held-out part, in units of the target's std; the ladder's middle."""
 LADDER = torch.tensor([0.3, 0.44, 0.67, 1.0, 1.5, 2.25])
 FIGURES = ("rmse", "nll", "coverage_90", "coverage_95")
+SWAG_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 STEPS = 8000
 STEPS_OF = {"naval": 30000, "wine": 2000}  # naval's features are all but linear in each other; wine is mostly noise
 
 
+BY_INPUT = ", noise by input"
+
+
 @dataclass(frozen=True)
 class Setting:
-    """One candidate: a method, its learning rate, and how many restarts are averaged."""
+    """One candidate.
+
+    Attributes:
+        method: Whose posterior.
+        lr: Its learning rate.
+        members: How many restarts are averaged.
+        likelihood: The noise, in a column's units.
+        share: Of the set's steps.
+    """
 
     method: pst.Method
     lr: float
     members: int = 1
+    likelihood: pst.likelihoods.Likelihood = pst.likelihoods.Gaussian(std=1.0)
+    share: float = 1.0
+
+    def __str__(self) -> str:
+        length = "" if self.share == 1 else f", {self.share:g} of the steps"
+        return f"{self.method!r}, lr={self.lr:g}, members={self.members}{length}"
+
+    @property
+    def outputs(self) -> int:
+        """Of a network: the mean, and the std where it depends on the input."""
+        return 1 if isinstance(self.likelihood, pst.likelihoods.Gaussian) else 2
 
 
 def settings(title: str, noise: float) -> list[Setting]:
@@ -62,7 +89,7 @@ def settings(title: str, noise: float) -> list[Setting]:
         "MeanField": [
             Setting(pst.MeanField(prior=p, init_std=0.05, estimator="reparameterised"), 0.01) for p in priors
         ],
-        "SWAG": [Setting(pst.SWAG(prior=p, rank=20, lr=lr), 0.01) for p in priors for lr in (0.001, 0.003, 0.01)],
+        "SWAG": [Setting(pst.SWAG(prior=p, rank=20, lr=lr), 0.01) for p in priors for lr in SWAG_RATES],
         "VOGN": [Setting(pst.VOGN(prior=p, init_precision=curvature, beta2=0.999), 0.1) for p in priors],
         "IVON": [
             Setting(pst.IVON(prior=p, hess_init=curvature, beta2=0.999, rescale_lr=False, clip_radius=1.0), lr)
@@ -72,81 +99,44 @@ def settings(title: str, noise: float) -> list[Setting]:
         "Laplace": [Setting(pst.Laplace(prior=p), 0.01) for p in priors],
         "SGHMC": [Setting(pst.SGHMC(prior=p), lr * least) for p in priors for lr in (0.05, 0.15, 0.3)],
     }
-    return rows[title]
+    if title in rows:
+        return rows[title]
+    likelihood = pst.likelihoods.HeteroscedasticGaussian()  # it learns the rows by heart, and all the sooner its noise
+    plain = rows[title.removesuffix(BY_INPUT)]
+    return [replace(s, likelihood=likelihood, share=share) for s in plain for share in (0.25, 0.5)]
 
 
-METHODS = ("MAP", "ensemble", "MeanField", "SWAG", "VOGN", "IVON", "Laplace", "SGHMC")
+PLAIN = ("MAP", "ensemble", "MeanField", "SWAG", "VOGN", "IVON", "Laplace", "SGHMC")
+METHODS = (*PLAIN, *(f"{title}{BY_INPUT}" for title in ("MAP", "ensemble", "SWAG")))
 
 
-class Columns(nn.Module):
-    """Networks that share nothing, one for each split and noise: [batch, splits, inputs] → [batch, splits · noises].
-
-    What leaves it is in units of each column's noise, so that one likelihood with std 1 serves them all.
-    """
-
-    noise: Tensor
-
-    def __init__(self, inputs: int, noise: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("noise", noise)
-        own = [list(perceptron(inputs).parameters()) for _ in noise.flatten()]
-        stacked = [nn.Parameter(torch.stack([p.detach() for p in same])) for same in zip(*own, strict=True)]
-        self.inner, self.inner_bias, self.outer, self.outer_bias = stacked
-
-    def forward(self, x: Tensor) -> Tensor:
-        own = x.transpose(0, 1).repeat_interleave(self.noise.shape[1], 0)  # [columns, batch, inputs]
-        hidden = torch.baddbmm(self.inner_bias.unsqueeze(1), own, self.inner.mT).relu()
-        outputs = torch.baddbmm(self.outer_bias.unsqueeze(1), hidden, self.outer.mT).squeeze(-1)
-        return (outputs / self.noise.reshape(-1, 1)).T
-
-    def network(self, column: int) -> nn.Sequential:
-        """One of them by itself, in units of the target."""
-        plain = perceptron(self.inner.shape[-1]).to(self.noise.device)
-        with torch.no_grad():
-            for p, stacked in zip(plain.parameters(), self.parameters(), strict=True):
-                p.copy_(stacked[column])
-        return plain
-
-
-def perceptron(inputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows of several splits side by side: inputs [rows, splits, columns], targets [rows, splits]."""
-
-    x: Tensor
-    y: Tensor
-
-    @classmethod
-    def of(cls, pairs: list[data.Pair]) -> Rows:
-        return cls(torch.stack([x for x, _ in pairs], 1), torch.stack([y.squeeze(1) for _, y in pairs], 1))
-
-    def to(self, device: torch.device) -> Rows:
-        return Rows(self.x.to(device), self.y.to(device))
-
-    def some(self, splits: Tensor) -> Rows:
-        return Rows(self.x[:, splits], self.y[:, splits])
+def stored(folder: Path, name: str, title: str) -> Path:
+    """The file of a set and a method."""
+    return folder / f"{name}--{title.replace(',', '').replace(' ', '-')}.json"
 
 
 def predicted(setting: Setting, train: Rows, test: Rows, noise: Tensor, steps: int) -> Tensor:
-    """Train one network for each split and noise; outputs of its draws on test rows: [draws, rows, splits, noises]."""
+    """Train a network for each split and noise; what its draws put out on test rows, in units of the noise.
+
+    The shape is [draws, rows, splits, noises, outputs].
+    """
     laplace = isinstance(setting.method, pst.Laplace)
     columns = noise.repeat(1, setting.members)  # members are columns, too
+    training = pst.Training(
+        batch_size=64, lr=setting.lr, steps=round(setting.share * steps), progress=False, device=str(noise.device)
+    )
     q = pst.fit(
-        lambda: Columns(train.x.shape[-1], columns),
+        lambda: Columns(train.x.shape[-1], columns, setting.outputs),
         pst.MAP(prior=setting.method.prior) if laplace else setting.method,
         (train.x, (train.y.unsqueeze(-1) / columns).flatten(1)),
-        likelihood=pst.likelihoods.Gaussian(std=1.0),
-        training=pst.Training(batch_size=64, lr=setting.lr, steps=steps, progress=False, device=str(noise.device)),
+        likelihood=setting.likelihood,
+        training=training,
     )
     if laplace:
         return about_each(setting.method, q.module, train, test, noise)
-    samples = (
-        q.predict(test.x, draws=DRAWS, keep_samples=True).samples.to(columns).unflatten(-1, columns.shape) * columns
-    )
-    return samples.unflatten(-1, (setting.members, -1)).movedim(-2, 1).flatten(0, 1)
+    samples = q.predict(test.x, draws=DRAWS, keep_samples=True).samples.to(columns)
+    own = samples.unflatten(-1, (setting.outputs, len(noise), setting.members, -1))
+    return own.movedim(4, 1).flatten(0, 1).movedim(2, -1)
 
 
 def about_each(method: pst.Laplace, columns: Columns, train: Rows, test: Rows, noise: Tensor) -> Tensor:
@@ -157,20 +147,19 @@ def about_each(method: pst.Laplace, columns: Columns, train: Rows, test: Rows, n
         inputs, targets = train.x[:, split], train.y[:, split, None]
         own = method.post_hoc(columns.network(column), (inputs, targets), pst.likelihoods.Gaussian(std=std))
         found.append(own.predict(test.x[:, split], draws=DRAWS, keep_samples=True).samples.to(noise).squeeze(-1))
-    return torch.stack(found, -1).unflatten(-1, noise.shape)
+    return (torch.stack(found, -1).unflatten(-1, noise.shape) / noise).unsqueeze(-1)
 
 
-def judged(draws: Tensor, y: Tensor, noise: Tensor) -> dict[str, Tensor]:
+def judged(draws: Tensor, y: Tensor, noise: Tensor, likelihood: pst.likelihoods.Likelihood) -> dict[str, Tensor]:
     """RMSE, NLL and coverage of each column, in standard units: [splits, noises]."""
-    targets = (y.unsqueeze(-1) / noise).expand(draws.shape[1:])
-    outputs = (draws / noise).flatten(1).unsqueeze(-1)  # every cell an example
-    mean, spread = outputs.mean(0), outputs.var(0, correction=0)
-    unit = pst.likelihoods.Gaussian(std=1.0)
-    p = Regression(len(draws), None, 0.0, mean, torch.ones_like(mean), spread, outputs, unit)
+    targets = (y.unsqueeze(-1) / noise).expand(draws.shape[1:-1])
+    outputs = draws.flatten(1, 3)  # every cell an example
+    means, known = likelihood.mean(outputs), likelihood.variance(outputs).mean(0)
+    p = Regression(len(draws), None, 0.0, means.mean(0), known, means.var(0, correction=0), outputs, likelihood)
     density = log_density_each(p, targets.reshape(-1, 1)).view(targets.shape).mean(0)
     quantiles = pit(p, targets.reshape(-1, 1)).view(targets.shape)
     figures = {
-        "rmse": (draws.mean(0) - y.unsqueeze(-1)).square().mean(0).sqrt().double().cpu(),
+        "rmse": ((p.mean.view(targets.shape) - targets) * noise).square().mean(0).sqrt().double().cpu(),
         "nll": noise.log().double().cpu() - density,
     }
     return figures | {f"coverage_{level}": inside(quantiles, level / 100).mean(0) for level in (90, 95)}
@@ -196,7 +185,7 @@ def one(name: str, title: str, splits: int, steps: int, device: torch.device) ->
                 cost[own, index] = math.inf
                 failed.append(own)
                 continue
-            for figure, values in judged(draws, test.some(own).y, noise[own]).items():
+            for figure, values in judged(draws, test.some(own).y, noise[own], candidates[index].likelihood).items():
                 figures[figure][own] = values.squeeze(1)
         left = torch.cat(failed) if failed else left[:0]
         if len(left) and bool(cost[left].flatten(1).isinf().all(1).any()):
@@ -207,7 +196,7 @@ def one(name: str, title: str, splits: int, steps: int, device: torch.device) ->
         "set": name,
         "method": title,
         "steps": steps,
-        "settings": [f"{s.method!r}, lr={s.lr:g}, members={s.members}" for s in candidates],
+        "settings": [str(s) for s in candidates],
         "chosen_setting": which.tolist(),
         "noises": ladder[0].tolist(),
         "chosen_noise": noise.squeeze(1).tolist(),
@@ -228,7 +217,9 @@ def held_out_costs(candidates: list[Setting], tables: list[data.DataSet], ladder
 
     def cost_of(setting: Setting) -> Tensor:
         draws = tried(setting, train, rest, ladder, steps)
-        return ladder.double().cpu() + math.inf if draws is None else judged(draws, rest.y, ladder)["nll"]
+        if draws is None:
+            return ladder.double().cpu() + math.inf
+        return judged(draws, rest.y, ladder, setting.likelihood)["nll"]
 
     return torch.stack([cost_of(s) for s in candidates], 1).nan_to_num(math.inf, math.inf)
 
@@ -238,7 +229,7 @@ def tried(setting: Setting, train: Rows, test: Rows, noise: Tensor, steps: int) 
     try:
         return predicted(setting, train, test, noise, steps)
     except pst.PosterityError as error:
-        print(f"{setting.method!r}, lr={setting.lr:g}: {error}", flush=True)
+        print(f"{setting}: {error}", flush=True)
         return None
 
 
@@ -261,7 +252,7 @@ def main() -> None:
     warnings.simplefilter("ignore", pst.PosterityWarning)  # a chain that has not settled shows in its figures
     for name in options.sets:
         for title in options.methods:
-            path = options.out / f"{name}--{title}.json"
+            path = stored(options.out, name, title)
             if path.exists():
                 continue
             steps = options.steps or STEPS_OF.get(name, STEPS)

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 from benchmarks.quality.gathered import Summary
-from benchmarks.quality.uci import FIGURES, METHODS, NOISE
+from benchmarks.quality.uci import FIGURES, METHODS, NOISE, stored
 
 SOURCE = "Maddox et al. 2019 (SGD, SWAG) and the deterministic and plain VI that they quote"
 REMARKS = (
@@ -28,7 +28,7 @@ PUBLISHED = {  # log-likelihood of SGD, SWAG, DVI, VI; RMSE of SGD, SWAG; SWAG's
 
 def read(results: Path) -> dict[str, dict[str, dict]]:
     """What was stored, by set and method, in the order of ``uci.py``."""
-    files = {(name, title): results / "uci" / f"{name}--{title}.json" for name in NOISE for title in METHODS}
+    files = {(name, title): stored(results / "uci", name, title) for name in NOISE for title in METHODS}
     found: dict[str, dict[str, dict]] = {}
     for (name, title), file in files.items():
         if file.exists():
