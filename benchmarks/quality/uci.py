@@ -260,7 +260,7 @@ def main() -> None:
             write_bytes(path, json.dumps(found, indent=1).encode())
             means = {figure: statistics.mean(values) for figure, values in found["splits"].items()}
             shown = "  ".join(f"{figure} {mean:.4f}" for figure, mean in means.items())
-            print(f"{name:10s}{title:12s}{shown}  {sum(found['seconds'].values()):.0f} s", flush=True)
+            print(f"{name:10s}{title:26s}{shown}  {sum(found['seconds'].values()):.0f} s", flush=True)
 
 
 if __name__ == "__main__":
