@@ -60,6 +60,7 @@ def _flat(value: Hyper, layout: Layout) -> float | Tensor:
 def _fitting(value: float | Tensor, name: str, shape: Sequence[int]) -> Tensor:
     """The hyper-parameter of every weight of one parameter; one that has another shape is that of another network."""
     own = torch.as_tensor(value)
+    own = own if own.is_floating_point() else own.float()  # in a vector of integers what is given as 0.5 would be 0
     try:
         return own.expand(tuple(shape))
     except RuntimeError:
