@@ -157,6 +157,30 @@ def test_a_stacked_network_is_its_members_side_by_side():
     torch.testing.assert_close(outputs, torch.stack([n(x) for n, x in zip(networks, inputs, strict=True)]))
 
 
+def test_members_are_validated_each_on_all_of_the_data():
+    held = (X[40:], LABELS[40:])
+    training = pst.Training(batch_size=8, lr=0.05, validation=held, **QUIET)
+    q = pst.fit(mlp(), pst.MAP(), (X[:40], LABELS[:40]), epochs=3, members=3, training=training)
+    own = -q.parts[0].predict(held[0]).log_prob(held[1]).mean().item()
+    assert q.history[-1]["validation_loss"] == pytest.approx(own, rel=1e-6)
+
+
+def test_members_see_their_own_examples_in_micro_batches_too():
+    whole, pieces = (
+        pst.fit(
+            mlp(),
+            pst.MAP(),
+            (X, LABELS),
+            epochs=2,
+            members=3,
+            training=pst.Training(batch_size=10, accumulate=accumulate, optimizer="sgd", lr=0.1, **QUIET),
+        )
+        for accumulate in (1, 4)
+    )
+    for a, b in zip(whole.parts, pieces.parts, strict=True):
+        torch.testing.assert_close(a.mean(), b.mean(), rtol=1e-9, atol=1e-12)
+
+
 def test_early_stopping_keeps_the_best():
     torch.manual_seed(0)
     held = (X[40:], LABELS[40:])
