@@ -51,7 +51,7 @@ class KFAC(NaturalGradient):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.KFAC:
         """``posterity.optim.KFAC``."""
-        return optim.KFAC(module, self.rate(plan), plan.num_data, **self._options(module, streams))
+        return optim.KFAC(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))
 
     def _options(self, module: nn.Module, streams: RandomStreams) -> dict[str, Any]:
         return {
@@ -71,4 +71,4 @@ class NoisyKFAC(KFAC):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.NoisyKFAC:
         """``posterity.optim.NoisyKFAC``."""
-        return optim.NoisyKFAC(module, self.rate(plan), plan.num_data, **self._options(module, streams))
+        return optim.NoisyKFAC(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))
