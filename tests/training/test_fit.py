@@ -191,6 +191,27 @@ def test_early_stopping_keeps_the_best():
     assert -q.predict(held[0]).log_prob(held[1]).mean().item() == pytest.approx(min(losses), rel=1e-6)
 
 
+def test_early_stopping_keeps_the_spread_and_the_noise_of_the_best():
+    generator = torch.Generator().manual_seed(0)
+    targets = X[:, :1] + 0.3 * torch.randn(len(X), 1, dtype=torch.float64, generator=generator)
+    seen = []
+
+    class Look:
+        def on_epoch(self, run, figures):
+            seen.append((run.optimizer.moments(run.module)[1]["0.weight"].clone(), run.noise.frozen().std))
+
+    held = (X[40:], targets[40:])
+    training = pst.Training(batch_size=8, lr=1.0, validation=held, patience=3, callbacks=(Look(),), **QUIET)
+    method, data = pst.IVON(beta2=0.9), (X[:40], targets[:40])
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    q = pst.fit(network, method, data, epochs=200, training=training)
+    losses = [row["validation_loss"] for row in q.history]
+    assert len(losses) < 200 and min(losses) == losses[-4]
+    variance, noise = seen[-4]
+    torch.testing.assert_close(q.variance()["0.weight"], variance)
+    assert q.likelihood.std == noise
+
+
 def test_a_validation_fraction_is_held_out():
     q = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=2, training=pst.Training(validation=0.25, **QUIET))
     assert "validation_loss" in q.history[-1]
@@ -204,7 +225,7 @@ def test_lazy_layers_are_filled_in_without_touching_the_users():
 
 def test_bfloat16_autocast_trains():
     q = pst.fit(
-        mlp().float(), pst.MAP(), (X.float(), LABELS), epochs=30, training=pst.Training(autocast=True, lr=0.01, **QUIET)
+        mlp().float(), pst.MAP(), (X.float(), LABELS), epochs=30, training=pst.Training(autocast=True, lr=0.1, **QUIET)
     )
     assert (q.predict(X.float()).label == LABELS).float().mean() > 0.85
     assert q.mean()["0.weight"].dtype == torch.float32
