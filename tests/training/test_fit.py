@@ -288,6 +288,10 @@ def test_bad_settings_are_refused(changes, match):
         ({"data": iter([(X, LABELS)])}, "read only once"),
         ({"data": (X, LABELS, torch.ones(len(X)))}, "weights come with the batches"),
         ({"data": [(X, LABELS, X)]}, "needs one weight"),
+        *(
+            ({"data": [(X, LABELS, torch.ones(len(X)))], "method": method}, "squares the gradient of every example")
+            for method in (pst.VOGN(), pst.NoisyKFAC(), pst.HWA(of=pst.VOGN()))
+        ),
         ({"module": lambda: torch.jit.trace(mlp(), X)}, "script"),
         ({"module": lambda: mlp().requires_grad_(False)}, "no parameter to train"),
         ({"module": lambda: 3}, "must make an nn.Module, got int"),

@@ -48,6 +48,8 @@ class Method:
     default_lr: ClassVar[float] = 1e-3
     vectorises: ClassVar[bool] = False
     """Whether several members can be trained as one stacked network: every hook works element by element."""
+    squares: ClassVar[bool] = False
+    """Whether it squares the gradients of single examples: their weights would be squared with them."""
 
     prior: Prior = Normal(1.0)
     mc_samples: ClassVar[int] = 1

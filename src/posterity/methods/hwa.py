@@ -111,6 +111,11 @@ class HWA(Method):
         """The wrapped method's."""
         return self.of.default_lr
 
+    @property
+    def squares(self) -> bool:  # type: ignore[override]
+        """The wrapped method's."""
+        return self.of.squares
+
     def times(self, plan: Plan) -> Times:
         """When snapshots are taken; refused where too few would come."""
         times, least = Times.of(plan, self.start, self.every, max(WANTED, self.rank)), max(2, self.rank)

@@ -42,6 +42,7 @@ class KFAC(NaturalGradient):
     """
 
     default_lr: ClassVar[float] = 3e-3
+    squares: ClassVar[bool] = True
 
     damping: float = 1e-2
     beta1: float = 0.9

@@ -51,6 +51,7 @@ class VOGN(NaturalGradient):
     """
 
     default_lr: ClassVar[float] = 0.03
+    squares: ClassVar[bool] = True
 
     damping: float = 1e-3
     augmentation_factor: float = 1.0
