@@ -137,7 +137,7 @@ class Normal(Prior):
             own, other = self.at(name), base.at(name)
             start = like(other.precision, own.std)
             precision = start + (own.precision - start) / temperature
-            _check_proper(precision, temperature)
+            check_proper(precision, temperature)
             pull = start * other.mean + (own.precision * own.mean - start * other.mean) / temperature
             mean[name], std[name] = pull / precision, precision.rsqrt()
         return Normal(std, mean)
@@ -308,7 +308,8 @@ def check_temperature(temperature: float) -> None:
         raise PosterityError(f"the temperature of a carried prior must be positive, got {temperature!r}")
 
 
-def _check_proper(precision: Tensor, temperature: float) -> None:
+def check_proper(precision: Tensor, temperature: float) -> None:
+    """Refuse precisions, or the eigenvalues of one, that are not all positive."""
     if not bool((precision > 0).all()):
         raise PosterityError(
             f"a temperature of {temperature} makes the carried prior improper: some weights have a variance above the "
