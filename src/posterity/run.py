@@ -61,6 +61,7 @@ class Run:
         phase: Raised by whoever changes what a step computes (clipping begins, say), so that it is recorded anew.
         members: Networks trained together as one stacked module, each parameter with a member dimension in front.
         history: Figures by epoch: what training curves are drawn from.
+        best: For early stopping: the lowest validation loss, the epochs waited since, and the state then.
     """
 
     module: nn.Module
@@ -76,6 +77,7 @@ class Run:
     phase: int = 0
     members: int = 1
     history: list[dict[str, float]] = field(default_factory=list)
+    best: dict[str, Any] = field(default_factory=dict)
 
     @property
     def epoch(self) -> int:
@@ -91,6 +93,7 @@ class Run:
             "streams": self.streams.state_dict(),
             "step": self.step,
             "history": self.history,
+            "best": self.best,
         }
         if self.noise is not None and self.noise_optimizer is not None:
             state["noise"] = self.noise.state_dict()
@@ -103,7 +106,7 @@ class Run:
         self.optimizer.load_state_dict(state["optimizer"])
         self.collector.load_state_dict(state["collector"])
         self.streams.load_state_dict(state["streams"])
-        self.step, self.history = state["step"], state["history"]
+        self.step, self.history, self.best = state["step"], state["history"], state.get("best", {})
         if self.noise is not None and self.noise_optimizer is not None:
             self.noise.load_state_dict(state["noise"])
             self.noise_optimizer.load_state_dict(state["noise_optimizer"])

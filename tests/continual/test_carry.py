@@ -182,5 +182,12 @@ def test_refusals_are_one_sentence():
     point = pst.fit(network(), pst.MAP(), data(), training=SHORT)
     with pytest.raises(pst.PosterityError, match="no variances"):
         pst.priors.from_posterior(point)
+    dropped = pst.fit(network(), pst.Dropout(rate=0.1, insert=("2",)), data(), training=SHORT)
+    with pytest.raises(pst.PosterityError, match="Stochastic is no distribution over weights"):
+        pst.priors.from_posterior(dropped)
+    full = pst.fit(network(), pst.Laplace(structure="full"), data(), training=SHORT)
+    diagonal = pst.Laplace(structure="diagonal", prior=pst.priors.from_posterior(full), tune_prior=False)
+    with pytest.raises(pst.PosterityError, match="cannot hold a correlated prior"):
+        pst.fit(network(), diagonal, data(), training=SHORT)
     with pytest.raises(pst.PosterityError, match="belongs to another network: parameter"):
         continual.carry_on(nn.Linear(4, 3).double(), pst.VOGN(), earlier())

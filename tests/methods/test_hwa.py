@@ -117,6 +117,12 @@ def test_the_learning_rate_is_truly_cyclical():
     assert all(a > b for a, b in itertools.pairwise(factors[50:60]))
 
 
+def test_its_learning_rates_are_rates_whatever_the_wrapped_methods_own():
+    plan = Plan(1000, 100, 10, 100, OptimizerConfig())
+    factor = HWA(of=pst.IVON(lr=0.5), start=0.5, every=10, lr=0.04, end_lr=0.01).schedule(plan).lr
+    assert 0.5 * factor(50) == pytest.approx(0.04) and 0.5 * factor(59) == pytest.approx(0.01)
+
+
 def test_the_temperature_is_the_wrapped_methods():
     plan = Plan(1000, 100, 10, 100, OptimizerConfig())
     pace = HWA(of=MeanField(kl_schedule="linear", temperature=0.5)).schedule(plan)

@@ -45,6 +45,21 @@ def at_optimum(delta: float) -> nn.Module:
     return layer
 
 
+@pytest.mark.parametrize("structure", ["full", "diagonal", "last-layer", "kronecker"])
+def test_weights_of_examples_count_as_copies(structure):
+    inputs, targets = problem()
+    weights = (
+        torch.full((30,), 2.0).double() if structure == "kronecker" else torch.tensor([1.0, 2.0, 0.0] * 10).double()
+    )
+    rows = torch.arange(30).repeat_interleave(weights.long())
+    method, noise = Laplace(structure=structure, tune_prior=False), pst.likelihoods.Gaussian(NOISE)
+    batches = [(inputs[part], targets[part], weights[part]) for part in (slice(20), slice(20, 30))]
+    weighted = method.post_hoc(at_optimum(1.0), batches, noise)
+    copied = method.post_hoc(at_optimum(1.0), (inputs[rows], targets[rows]), noise)
+    torch.testing.assert_close(weighted.variance(), copied.variance())
+    assert math.isclose(weighted.log_evidence, copied.log_evidence, rel_tol=1e-10)
+
+
 @pytest.mark.parametrize("structure", ["full", "last-layer"])
 @pytest.mark.parametrize("curvature", ["ggn", "fisher"])
 def test_full_laplace_is_the_exact_posterior_and_evidence(structure, curvature):

@@ -124,6 +124,30 @@ def near_draws_on_lenet(draws: int) -> None:
     assert (prediction.probs - sampled.softmax(-1).mean(0)).abs().max() < 0.03
 
 
+FUNCTIONS = {
+    "elu": lambda t: F.elu(t, 0.5),
+    "softplus": lambda t: F.softplus(t, beta=3.0),
+    "gelu": lambda t: F.gelu(t, approximate="tanh"),
+    "sum": lambda t: torch.add(t, t, alpha=2),
+    "dilated pooling": lambda t: F.max_pool2d(t, 2, dilation=2),
+    "pooling to the edge": lambda t: F.max_pool2d(t, 2, ceil_mode=True),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_functions_keep_their_options(function):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Conv2d(1, 2, 3)
+
+        def forward(self, x):
+            return function(self.layer(x))
+
+    q, x = posterior(Net(), 1e-7), inputs(2, 1, 7, 7)
+    torch.testing.assert_close(moments(q, x).mean, q.module(x), rtol=1e-6, atol=1e-6)
+
+
 def test_lenet_moments_are_near_those_of_draws():
     near_draws_on_lenet(1000)
 

@@ -103,6 +103,8 @@ def test_what_is_no_temperature_is_refused():
         PRIOR.tempered(Normal(), 0.0)
     with pytest.raises(PosterityError, match="improper"):
         Normal({"a": torch.tensor([2.0])}, {"a": torch.zeros(1)}).tempered(Normal(1.0), 0.5)
+    with pytest.raises(PosterityError, match="improper"):
+        PRIOR.tempered(Normal(0.1), 0.5)
 
 
 def test_a_prior_by_parameter_is_shown_in_a_few_words():

@@ -55,3 +55,10 @@ def test_bad_scales_are_refused(std):
 def test_a_parameter_the_prior_does_not_know_is_named():
     with pytest.raises(PosterityError, match=r"b\.weight"):
         Normal({"a.*": 1.0}).log_prob({"b.weight": W})
+
+
+def test_whole_numbers_beside_fractions_stay_what_they_are():
+    layout = Layout(("a.weight", "a.bias"), (torch.Size([2]), torch.Size([1])))
+    prior = Normal({"*.weight": 1, "*.bias": 0.5}, {"*.weight": 0, "*.bias": 0.25}).flat(layout)
+    assert prior.std.tolist() == [1.0, 1.0, 0.5]
+    assert prior.mean.tolist() == [0.0, 0.0, 0.25]

@@ -157,6 +157,30 @@ def test_a_stacked_network_is_its_members_side_by_side():
     torch.testing.assert_close(outputs, torch.stack([n(x) for n, x in zip(networks, inputs, strict=True)]))
 
 
+def test_members_are_validated_each_on_all_of_the_data():
+    held = (X[40:], LABELS[40:])
+    training = pst.Training(batch_size=8, lr=0.05, validation=held, **QUIET)
+    q = pst.fit(mlp(), pst.MAP(), (X[:40], LABELS[:40]), epochs=3, members=3, training=training)
+    own = -q.parts[0].predict(held[0]).log_prob(held[1]).mean().item()
+    assert q.history[-1]["validation_loss"] == pytest.approx(own, rel=1e-6)
+
+
+def test_members_see_their_own_examples_in_micro_batches_too():
+    whole, pieces = (
+        pst.fit(
+            mlp(),
+            pst.MAP(),
+            (X, LABELS),
+            epochs=2,
+            members=3,
+            training=pst.Training(batch_size=10, accumulate=accumulate, optimizer="sgd", lr=0.1, **QUIET),
+        )
+        for accumulate in (1, 4)
+    )
+    for a, b in zip(whole.parts, pieces.parts, strict=True):
+        torch.testing.assert_close(a.mean(), b.mean(), rtol=1e-9, atol=1e-12)
+
+
 def test_early_stopping_keeps_the_best():
     torch.manual_seed(0)
     held = (X[40:], LABELS[40:])
@@ -165,6 +189,27 @@ def test_early_stopping_keeps_the_best():
     losses = [row["validation_loss"] for row in q.history]
     assert len(losses) < 200 and min(losses) == losses[-4]
     assert -q.predict(held[0]).log_prob(held[1]).mean().item() == pytest.approx(min(losses), rel=1e-6)
+
+
+def test_early_stopping_keeps_the_spread_and_the_noise_of_the_best():
+    generator = torch.Generator().manual_seed(0)
+    targets = X[:, :1] + 0.3 * torch.randn(len(X), 1, dtype=torch.float64, generator=generator)
+    seen = []
+
+    class Look:
+        def on_epoch(self, run, figures):
+            seen.append((run.optimizer.moments(run.module)[1]["0.weight"].clone(), run.noise.frozen().std))
+
+    held = (X[40:], targets[40:])
+    training = pst.Training(batch_size=8, lr=1.0, validation=held, patience=3, callbacks=(Look(),), **QUIET)
+    method, data = pst.IVON(beta2=0.9), (X[:40], targets[:40])
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    q = pst.fit(network, method, data, epochs=200, training=training)
+    losses = [row["validation_loss"] for row in q.history]
+    assert len(losses) < 200 and min(losses) == losses[-4]
+    variance, noise = seen[-4]
+    torch.testing.assert_close(q.variance()["0.weight"], variance)
+    assert q.likelihood.std == noise
 
 
 def test_a_validation_fraction_is_held_out():
@@ -180,7 +225,7 @@ def test_lazy_layers_are_filled_in_without_touching_the_users():
 
 def test_bfloat16_autocast_trains():
     q = pst.fit(
-        mlp().float(), pst.MAP(), (X.float(), LABELS), epochs=30, training=pst.Training(autocast=True, lr=0.01, **QUIET)
+        mlp().float(), pst.MAP(), (X.float(), LABELS), epochs=30, training=pst.Training(autocast=True, lr=0.1, **QUIET)
     )
     assert (q.predict(X.float()).label == LABELS).float().mean() > 0.85
     assert q.mean()["0.weight"].dtype == torch.float32
@@ -243,6 +288,10 @@ def test_bad_settings_are_refused(changes, match):
         ({"data": iter([(X, LABELS)])}, "read only once"),
         ({"data": (X, LABELS, torch.ones(len(X)))}, "weights come with the batches"),
         ({"data": [(X, LABELS, X)]}, "needs one weight"),
+        *(
+            ({"data": [(X, LABELS, torch.ones(len(X)))], "method": method}, "squares the gradient of every example")
+            for method in (pst.VOGN(), pst.NoisyKFAC(), pst.HWA(of=pst.VOGN()))
+        ),
         ({"module": lambda: torch.jit.trace(mlp(), X)}, "script"),
         ({"module": lambda: mlp().requires_grad_(False)}, "no parameter to train"),
         ({"module": lambda: 3}, "must make an nn.Module, got int"),

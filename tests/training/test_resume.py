@@ -117,6 +117,41 @@ def test_a_shuffling_loader_resumes_in_the_middle_of_an_epoch(tmp_path, stop):
     torch.testing.assert_close(dict(fit(loader, checkpoint=file, resume=True)), dict(whole), rtol=0, atol=0)
 
 
+class StopEpoch:
+    """Raises when a run has done so many epochs."""
+
+    def __init__(self, epochs):
+        self.epochs = epochs
+
+    def on_epoch(self, run, figures):
+        if run.epoch == self.epochs:
+            raise StopError
+
+
+def test_early_stopping_is_taken_up_again_with_the_best_so_far(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=generator)
+    y = (x[:, 0] + torch.randn(60, generator=generator) > 0).long()
+    net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def fit(**options):
+        held = (x[30:], y[30:])
+        training = pst.Training(batch_size=10, lr=0.1, validation=held, patience=5, progress=False, **options)
+        return pst.fit(net, pst.MAP(), (x[:30], y[:30]), epochs=50, training=training)
+
+    whole = fit()
+    losses = [row["validation_loss"] for row in whole.history]
+    best = losses.index(min(losses)) + 1
+    assert best + 5 == len(losses) < 50
+    file = tmp_path / "run"
+    with pytest.raises(StopError):  # after the best epoch, which the checkpoint must remember
+        fit(checkpoint=file, callbacks=(StopEpoch(best + 3),))
+    again = fit(checkpoint=file, resume=True)
+    assert [row["validation_loss"] for row in again.history] == losses
+    torch.testing.assert_close(again.mean(), whole.mean(), rtol=0, atol=0)
+    torch.testing.assert_close(fit(checkpoint=file, resume=True).mean(), whole.mean(), rtol=0, atol=0)  # it has ended
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     x = torch.randn(40, 3)
     options = {"checkpoint": tmp_path / "run", "progress": False}

@@ -62,6 +62,16 @@ def monte_carlo_fisher(draws: int = 1, generator: torch.Generator | None = None)
     return columns
 
 
+def weighted(columns: Columns, weights: Tensor | None) -> Columns:
+    """Every example's curvature times its weight, where it has one, as that of so many copies of it.
+
+    Kronecker factors have the weights in G alone: as d, they are taken to be independent of u.
+    """
+    if weights is None:
+        return columns
+    return lambda likelihood, outputs, targets: columns(likelihood, outputs, targets) * weights.sqrt().unsqueeze(-1)
+
+
 def diagonal(module: nn.Module, likelihood: Likelihood, batch: Batch, columns: Columns = gauss_newton) -> Params:
     """The diagonal, by parameter name."""
     watch = SquareCapture(module)

@@ -72,4 +72,8 @@ def _stacked(batches: list[Batch]) -> Batch:
         return batches[0]
     columns = iter([torch.cat(tensors) for tensors in zip(*(tensors_of(b.inputs) for b in batches), strict=True)])
     inputs: Inputs = map_inputs(batches[0].inputs, lambda _: next(columns))
-    return Batch(inputs, torch.cat([b.targets for b in batches]))
+    targets = torch.cat([b.targets for b in batches])
+    if all(b.weights is None for b in batches):
+        return Batch(inputs, targets)
+    weights = [torch.ones(len(b.targets), device=targets.device) if b.weights is None else b.weights for b in batches]
+    return Batch(inputs, targets, torch.cat(weights))

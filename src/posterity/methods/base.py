@@ -48,6 +48,8 @@ class Method:
     default_lr: ClassVar[float] = 1e-3
     vectorises: ClassVar[bool] = False
     """Whether several members can be trained as one stacked network: every hook works element by element."""
+    squares: ClassVar[bool] = False
+    """Whether it squares the gradients of single examples: their weights would be squared with them."""
 
     prior: Prior = Normal(1.0)
     mc_samples: ClassVar[int] = 1
@@ -60,10 +62,14 @@ class Method:
         """Learning-rate factor and temperature by step, where the method owns them."""
         return None
 
+    def base_lr(self, plan: Plan) -> float:
+        """The learning rate that the schedule's factors multiply."""
+        return plan.lr or self.default_lr
+
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
         """What updates the network: the plain optimizer asked for, with a ridge prior as its weight decay."""
         decay = ridge_precision(self.prior) / plan.num_data
-        return plan.algorithm.build(module.parameters(), plan.lr or self.default_lr, decay)
+        return plan.algorithm.build(module.parameters(), self.base_lr(plan), decay)
 
     def perturb(self, optimizer: Optimizer, weight: float) -> AbstractContextManager[None]:
         """Weight noise around one forward and backward; ``weight`` is what the loss was multiplied by."""

@@ -111,6 +111,11 @@ class HWA(Method):
         """The wrapped method's."""
         return self.of.default_lr
 
+    @property
+    def squares(self) -> bool:  # type: ignore[override]
+        """The wrapped method's."""
+        return self.of.squares
+
     def times(self, plan: Plan) -> Times:
         """When snapshots are taken; refused where too few would come."""
         times, least = Times.of(plan, self.start, self.every, max(WANTED, self.rank)), max(2, self.rank)
@@ -126,7 +131,7 @@ class HWA(Method):
         own = self.of.schedule(plan) or Pace()
         if own.lr is not None:
             raise PosterityError(f"{type(self.of).__name__} has a learning-rate schedule of its own, and so has HWA")
-        times, base = self.times(plan), plan.lr or self.default_lr
+        times, base = self.times(plan), self.of.base_lr(plan)
         high = 0.5 if self.lr is None else self.lr / base
         low = 0.1 * high if self.end_lr is None else self.end_lr / base
 

@@ -58,7 +58,7 @@ class IVON(NaturalGradient):
         """``posterity.optim.IVON``."""
         return optim.IVON(
             module.named_parameters(),
-            self.rate(plan),
+            self.base_lr(plan),
             plan.num_data,
             **self.prior_terms(module),  # type: ignore[arg-type]
             hess_init=self.hess_init,

@@ -42,6 +42,7 @@ class KFAC(NaturalGradient):
     """
 
     default_lr: ClassVar[float] = 3e-3
+    squares: ClassVar[bool] = True
 
     damping: float = 1e-2
     beta1: float = 0.9
@@ -51,7 +52,7 @@ class KFAC(NaturalGradient):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.KFAC:
         """``posterity.optim.KFAC``."""
-        return optim.KFAC(module, self.rate(plan), plan.num_data, **self._options(module, streams))
+        return optim.KFAC(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))
 
     def _options(self, module: nn.Module, streams: RandomStreams) -> dict[str, Any]:
         return {
@@ -71,4 +72,4 @@ class NoisyKFAC(KFAC):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.NoisyKFAC:
         """``posterity.optim.NoisyKFAC``."""
-        return optim.NoisyKFAC(module, self.rate(plan), plan.num_data, **self._options(module, streams))
+        return optim.NoisyKFAC(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))

@@ -121,9 +121,10 @@ class Laplace(Method):
         }[self.curvature]
         fit = 0.0
         for batch in batches:
-            structure.add(network, likelihood, batch, columns)
+            structure.add(network, likelihood, batch, ggn.weighted(columns, batch.weights))
             with torch.no_grad():
-                fit += float(likelihood.log_prob(call(network, batch.inputs), batch.targets).sum())
+                each = likelihood.log_prob(call(network, batch.inputs), batch.targets)
+                fit += float((each if batch.weights is None else each * batch.weights).sum())
         mean = {name: p.detach() for name, p in network.named_parameters()}
         precision, log_prior = self._precision(structure, mean)
         posterior = structure.posterior(network, likelihood, mean, precision, self.temperature)
@@ -173,4 +174,5 @@ def _small(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         for start in range(0, len(batch.targets), PIECE):
             part = slice(start, start + PIECE)
             inputs = map_inputs(batch.inputs, lambda t, part=part: t[part].to(device))  # type: ignore[misc]
-            yield Batch(inputs, batch.targets[part].to(device))
+            weights = None if batch.weights is None else batch.weights[part].to(device)
+            yield Batch(inputs, batch.targets[part].to(device), weights)

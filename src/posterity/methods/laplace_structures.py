@@ -82,6 +82,8 @@ class Diagonal:
 
     def log_det(self, precision: Precision) -> Tensor:
         """Σ log(N h + δ)."""
+        if isinstance(precision, Tensor) and precision.ndim == 2:
+            raise PosterityError("a diagonal posterior cannot hold a correlated prior: give prior.independent()")
         return torch.log(self.sum + precision).sum()
 
     def posterior(

@@ -108,7 +108,7 @@ class MeanField(Method):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
         """The plain optimizer asked for; the prior is in the KL."""
-        return plan.algorithm.build(module.parameters(), plan.lr or self.default_lr)
+        return plan.algorithm.build(module.parameters(), self.base_lr(plan))
 
     def penalty(self, module: nn.Module, temperature: float) -> Tensor | float:
         """temperature·KL(q‖p), with free bits where asked for; nothing to compute before a warm-up."""

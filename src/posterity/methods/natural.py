@@ -61,7 +61,7 @@ class NaturalGradient(Method):
         """With the prior's marginals: the weights of these methods are independent."""
         return replace(self, prior=prior.independent())
 
-    def rate(self, plan: Plan) -> float:
+    def base_lr(self, plan: Plan) -> float:
         """The learning rate, from the method or from the training config, but not both."""
         if self.lr is not None and plan.lr is not None and self.lr != plan.lr:
             raise PosterityError(f"the method has lr={self.lr} and the training config lr={plan.lr}: give one")

@@ -62,7 +62,7 @@ class Sampler(Method):
             raise PosterityError(f"temperature must not be negative, got {self.temperature!r}")
         schedule(self.lr_schedule)
 
-    def rate(self, plan: Plan) -> float:
+    def base_lr(self, plan: Plan) -> float:
         """The learning rate, from the sampler or from the training config, but not both."""
         if self.lr is not None and plan.lr is not None and self.lr != plan.lr:
             raise PosterityError(f"the sampler has lr={self.lr} and the training config lr={plan.lr}: give one")
@@ -110,7 +110,7 @@ class SGLD(Sampler):
         """Langevin steps."""
         return sgmcmc.SGLD(
             module.parameters(),
-            self.rate(plan),
+            self.base_lr(plan),
             plan.num_data,
             temperature=self.temperature,
             weight_decay=ridge_precision(self.prior) / plan.num_data,
@@ -136,7 +136,7 @@ class PSGLD(Sampler):
         """Preconditioned Langevin steps."""
         return sgmcmc.PSGLD(
             module.parameters(),
-            self.rate(plan),
+            self.base_lr(plan),
             plan.num_data,
             temperature=self.temperature,
             weight_decay=ridge_precision(self.prior) / plan.num_data,
@@ -162,7 +162,7 @@ class SGHMC(Sampler):
         """Steps with momentum."""
         return sgmcmc.SGHMC(
             module.parameters(),
-            self.rate(plan),
+            self.base_lr(plan),
             plan.num_data,
             temperature=self.temperature,
             weight_decay=ridge_precision(self.prior) / plan.num_data,

@@ -69,7 +69,7 @@ class SWA(Method):
 
     def schedule(self, plan: Plan) -> Pace:
         """The base rate, a line down to ``lr``, and ``lr`` or its cycles from then on."""
-        times, base = self.times(plan), plan.lr or self.default_lr
+        times, base = self.times(plan), self.base_lr(plan)
         high = 0.2 if self.lr is None else self.lr / base
         low = high if self.end_lr is None else self.end_lr / base
 

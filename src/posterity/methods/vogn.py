@@ -51,6 +51,7 @@ class VOGN(NaturalGradient):
     """
 
     default_lr: ClassVar[float] = 0.03
+    squares: ClassVar[bool] = True
 
     damping: float = 1e-3
     augmentation_factor: float = 1.0
@@ -62,7 +63,7 @@ class VOGN(NaturalGradient):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.VOGN:
         """``posterity.optim.VOGN``."""
-        return optim.VOGN(module, self.rate(plan), plan.num_data, **self._options(module, streams))
+        return optim.VOGN(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))
 
     def _options(self, module: nn.Module, streams: RandomStreams) -> dict[str, Any]:
         return {
@@ -84,4 +85,4 @@ class OGN(VOGN):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.OGN:
         """``posterity.optim.OGN``."""
-        return optim.OGN(module, self.rate(plan), plan.num_data, **self._options(module, streams))
+        return optim.OGN(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))

@@ -74,6 +74,10 @@ class Posterior:
         """Mean and variance of every parameter, where parameters are independent Gaussians."""
         raise PosterityError(f"single-pass prediction needs independent Gaussian weights, got {type(self).__name__}")
 
+    def as_prior(self, base: Normal = Normal()) -> Carried:  # noqa: B008 (frozen)
+        """Itself as a prior of the weights, where it is a distribution over weights."""
+        raise PosterityError(f"{type(self).__name__} is no distribution over weights, so it cannot become a prior")
+
     def stacked(self, n: int, generator: torch.Generator | None = None) -> Weights | None:
         """The same n sets at once, with a draw dimension in front."""
         samples = self.samples(n, generator)

@@ -79,15 +79,15 @@ def _leaky_relu(x: Moments, slope: float = 0.0) -> Moments:
     return Moments(mean, (second - mean.square()).clamp_min(0))
 
 
-def _elementwise(function: Callable[[Tensor], Tensor]) -> Callable[[Moments], Moments]:
+def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Moments]:
     """Mean and variance of any function of one Gaussian by Gauss–Hermite quadrature."""
     nodes, shares = _hermite(16)
 
-    def rule(x: Moments, *_: Any, **__: Any) -> Moments:
+    def rule(x: Moments, *args: Any, **kwargs: Any) -> Moments:
         std = x.variance.sqrt()
         mean, second = torch.zeros_like(std), torch.zeros_like(std)
         for node, share in zip(nodes, shares, strict=True):
-            value = function(x.mean + node * std)
+            value = function(x.mean + node * std, *args, **kwargs)
             mean.add_(value, alpha=share)
             second.addcmul_(value, value, value=share)
         return Moments(mean, (second - mean.square()).clamp_min(0))
@@ -124,8 +124,10 @@ def _both(function: Callable[..., Tensor]) -> Callable[..., Moments]:
     return rule
 
 
-def _add(x: Any, y: Any) -> Moments:
-    """Independent terms; a number or a plain tensor shifts the mean."""
+def _add(x: Any, y: Any, *, alpha: float = 1) -> Moments:
+    """Independent terms, the second ``alpha`` times; a number or a plain tensor shifts the mean."""
+    if alpha != 1:
+        y = _multiply(y, alpha) if isinstance(y, Moments) else alpha * y
     if isinstance(x, Moments) and isinstance(y, Moments):
         return Moments(x.mean + y.mean, x.variance + y.variance)
     known, other = (x, y) if isinstance(x, Moments) else (y, x)
@@ -141,6 +143,13 @@ def _multiply(x: Any, y: Any) -> Moments:
     return Moments(known.mean * factor, known.variance * factor**2)
 
 
+def _divide(x: Any, y: Any) -> Moments:
+    """By a number or a plain tensor."""
+    if isinstance(y, Moments):
+        raise PosterityError("moments cannot pass through a division by a random activation: use draws=32")
+    return _multiply(x, 1 / y)
+
+
 def _cat(parts: list[Any], dim: int = 0) -> Moments:
     pairs = [as_moments(part) for part in parts]
     return Moments(torch.cat([p.mean for p in pairs], dim), torch.cat([p.variance for p in pairs], dim))
@@ -153,8 +162,16 @@ def _average(*args: Any, **kwargs: Any) -> Moments:
 
 
 def _max_pool_function(kind: type[nn.Module]) -> Rule:
-    def rule(x: Moments, kernel_size: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any) -> Moments:
-        return _max_pool(kind(kernel_size, stride, padding), x)
+    def rule(
+        x: Moments,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Moments:
+        return _max_pool(kind(kernel_size, stride, padding, dilation, return_indices, ceil_mode), x)
 
     return rule
 
@@ -191,7 +208,7 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.add: _add,
     operator.mul: _multiply,
     torch.mul: _multiply,
-    operator.truediv: lambda x, y: _multiply(x, 1 / y),
+    operator.truediv: _divide,
     torch.flatten: _both(torch.flatten),
     torch.cat: _cat,
     torch.mean: _average,

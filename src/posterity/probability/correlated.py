@@ -19,7 +19,7 @@ from torch import Tensor
 from posterity.flat import Layout
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.kl import register_kl
-from posterity.probability.priors import Normal, Prior, check_temperature, like
+from posterity.probability.priors import Normal, Prior, check_proper, check_temperature, like
 from posterity.types import Params
 
 __all__ = ["Correlated"]
@@ -98,6 +98,7 @@ class Correlated(Prior):
         start = like(flat.precision, self.mean).expand(len(self.mean))
         center = start * flat.mean
         precision = start.diag() + (self.precision - start.diag()) / temperature
+        check_proper(torch.linalg.eigvalsh(precision), temperature)
         pull = center + (self.precision @ self.mean - center) / temperature
         covariance = torch.linalg.inv(precision)
         return Correlated(covariance @ pull, torch.linalg.cholesky(covariance), self.layout, base)

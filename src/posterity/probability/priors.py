@@ -60,6 +60,7 @@ def _flat(value: Hyper, layout: Layout) -> float | Tensor:
 def _fitting(value: float | Tensor, name: str, shape: Sequence[int]) -> Tensor:
     """The hyper-parameter of every weight of one parameter; one that has another shape is that of another network."""
     own = torch.as_tensor(value)
+    own = own if own.is_floating_point() else own.float()  # in a vector of integers what is given as 0.5 would be 0
     try:
         return own.expand(tuple(shape))
     except RuntimeError:
@@ -136,7 +137,7 @@ class Normal(Prior):
             own, other = self.at(name), base.at(name)
             start = like(other.precision, own.std)
             precision = start + (own.precision - start) / temperature
-            _check_proper(precision, temperature)
+            check_proper(precision, temperature)
             pull = start * other.mean + (own.precision * own.mean - start * other.mean) / temperature
             mean[name], std[name] = pull / precision, precision.rsqrt()
         return Normal(std, mean)
@@ -307,7 +308,8 @@ def check_temperature(temperature: float) -> None:
         raise PosterityError(f"the temperature of a carried prior must be positive, got {temperature!r}")
 
 
-def _check_proper(precision: Tensor, temperature: float) -> None:
+def check_proper(precision: Tensor, temperature: float) -> None:
+    """Refuse precisions, or the eigenvalues of one, that are not all positive."""
     if not bool((precision > 0).all()):
         raise PosterityError(
             f"a temperature of {temperature} makes the carried prior improper: some weights have a variance above the "

@@ -149,6 +149,11 @@ def _job(
     plain = replace(training, num_data=None, balance=False)
     held_stream = None if held is None else open_stream(held, plain, seed, Ranks(), device)
     first = next(iter(stream.once()))
+    if method.squares and first.weights is not None:
+        raise PosterityError(
+            f"{type(method).__name__} squares the gradient of every example, and with it the example's weight, which "
+            "should count once: repeat examples instead"
+        )
     if likelihood is None:
         likelihood = likelihoods.infer(first.targets)
         _log.info("likelihood: %s, from the type of the targets (%s)", likelihood, first.targets.dtype)

@@ -63,7 +63,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     launched: Callable[[Batch, int], Found] = partial(_gradients, run, job, forward)
     recorded = RecordedGradients(run, launched) if job.training.record and job.device.type == "cuda" else launched
     run.module.train()
-    while run.step < job.plan.steps and not watch.stopped:
+    while run.step < job.plan.steps and not watch.stopped(run):
         batches, position = job.stream.epoch(run.epoch), run.step % job.plan.steps_per_epoch
         gradients = recorded if run.epoch > 0 or job.stream.checked else launched  # checking waits for the device
         checkpoint.begin_epoch(job.device)
@@ -83,7 +83,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
             if checkpoint.due(run.step):
                 check_loss(watch.last, run, checkpoint.path)
                 checkpoint.save(run, job.device)
-            if run.step == job.plan.steps or watch.stopped:
+            if run.step == job.plan.steps or watch.stopped(run):
                 break
     watch.restore_best(run)
 

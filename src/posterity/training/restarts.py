@@ -196,7 +196,8 @@ def _stackable(network: nn.Module, job: Job) -> bool:
         and isinstance(job.stream, Resident)
         and isinstance(job.stream.inputs, Tensor)
         and job.likelihood.trainable() is None
-        and job.training.patience is None
+        and job.held is None  # validation data and micro-batches are no batches of members side by side
+        and job.training.accumulate == 1
         and not list(network.buffers())
         and all(isinstance(leaf, allowed) for leaf in leaves)
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """Keeps the sums of the current epoch and the best state so far.
+    """Keeps the sums of the current epoch; the best state so far is kept in the run, and so in its checkpoint.
 
     Args:
         likelihood: What the loss is, and whether there is an accuracy.
@@ -29,8 +28,6 @@ class Watch:
 
     def __init__(self, likelihood: Likelihood, held: Stream | None, patience: int | None) -> None:
         self.likelihood, self.held, self.patience = likelihood, held, patience
-        self.best, self.waited, self.stopped = math.inf, 0, False
-        self.best_state: dict[str, Any] | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -68,20 +65,20 @@ class Watch:
     def _judge(self, loss: float, run: Run) -> None:
         if self.patience is None:
             return
-        if loss < self.best:
-            self.best, self.waited = loss, 0
-            self.best_state = copy.deepcopy(
-                {"module": run.module.state_dict(), "collector": run.collector.state_dict()}
-            )
+        if loss < run.best.get("loss", math.inf):
+            state = {key: value for key, value in run.state_dict().items() if key not in ("step", "history", "best")}
+            run.best = {"loss": loss, "waited": 0, "state": copy.deepcopy(state)}
         else:
-            self.waited += 1
-            self.stopped = self.waited >= self.patience
+            run.best = {**run.best, "waited": run.best.get("waited", 0) + 1}
+
+    def stopped(self, run: Run) -> bool:
+        """Whether the run has waited for a better validation loss for long enough."""
+        return self.patience is not None and run.best.get("waited", 0) >= self.patience
 
     def restore_best(self, run: Run) -> None:
-        """Put the best weights back, where early stopping kept any."""
-        if self.best_state is not None:
-            run.module.load_state_dict(self.best_state["module"])
-            run.collector.load_state_dict(self.best_state["collector"])
+        """Put back all that was best together: weights, their spread where the optimizer has it, learned noise."""
+        if "state" in run.best:
+            run.load_state_dict({**run.best["state"], "step": run.step, "history": run.history})
 
 
 @torch.no_grad()
