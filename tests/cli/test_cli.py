@@ -76,6 +76,41 @@ def test_regression_comes_back_in_original_units(posterity, tmp_path):
     assert row["low95"] < row["mean"] < row["high95"]
 
 
+def test_files_are_predicted_in_the_units_they_were_fitted_in(posterity, tmp_path):
+    generator = np.random.default_rng(0)
+    labels = np.arange(80) % 2
+    table = generator.integers(0, 100, (80, 3), dtype=np.uint8)  # bytes that are no pixels
+    table[:, 0] += 150 * labels.astype(np.uint8)
+    pictures = generator.integers(0, 60, (80, 6, 5, 3), dtype=np.uint8)  # channels last
+    pictures[labels == 1, :, :, 0] += 150
+    late = np.stack([1.7e9 + 100 * labels, generator.random(80)], 1)  # time stamps, 100 seconds apart
+    for name, x in {"table": table, "pictures": pictures, "late": late}.items():
+        np.savez(tmp_path / f"{name}.npz", x=x, y=labels)
+        fit = ("fit", "--data", f"{name}.npz", "--model", "mlp", "--out", name, "--epochs", 40)
+        assert posterity(*fit, "--set", "training.lr=0.01")[0] == 0
+        assert posterity("predict", name, f"{name}.npz", "--out", "new/y.json")[0] == 0
+        rows = json.loads((tmp_path / "new" / "y.json").read_text())
+        assert [int(row["label"]) for row in rows] == list(labels), name
+
+
+def test_every_target_is_predicted(posterity, tmp_path):
+    x = np.linspace(0, 1, 60)[:, None]
+    np.savez(tmp_path / "d.npz", x=x, y=np.concatenate([x, 100 + 10 * x], 1))
+    posterity("fit", "--data", "d.npz", "--out", "r", "--epochs", 60, "--set", "training.lr=0.01")
+    (tmp_path / "x.csv").write_text("0.5\n")
+    posterity("predict", "r", "x.csv", "--out", "new/y.csv")
+    names, values = (line.split(",") for line in (tmp_path / "new" / "y.csv").read_text().splitlines())
+    row = dict(zip(names, map(float, values), strict=True))
+    assert row["mean_1"] == pytest.approx(0.5, abs=0.15) and row["mean_2"] == pytest.approx(105, abs=1.5)
+
+
+def test_tables_to_predict_are_read_as_those_to_fit(posterity, tmp_path):
+    posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
+    (tmp_path / "marked.csv").write_bytes(b"\xef\xbb\xbfa;b\n0;1\n\n1;1\n")  # as a spreadsheet writes it
+    assert posterity("predict", "run", "marked.csv", "--out", "y.json")[0] == 0
+    assert len(json.loads((tmp_path / "y.json").read_text())) == 2
+
+
 def test_pictures_are_read(posterity, tmp_path):
     from PIL import Image
 
@@ -123,6 +158,14 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     np.savez(tmp_path / "nan.npz", x=np.full((3, 2), np.nan))
     (tmp_path / "bad.csv").write_text("a,b\n1,x\n")
     (tmp_path / "bad.png").write_bytes(b"no picture")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "header.csv").write_text("a,b\n")
+    (tmp_path / "uneven.csv").write_text("a,b\n1,2\n3\n")
+    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.savez(tmp_path / "words.npz", x=np.array([["a", "b"]]))
+    np.savez(tmp_path / "scalar.npz", x=1.0)
+    np.savez(tmp_path / "none.npz", x=np.zeros((0, 2)))
     (tmp_path / "x.txt").write_text("1 2")
     sentences = {
         "absent.npz": "there is no file",
@@ -130,7 +173,15 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
         "wide.npz": "expected (2,)",
         "nan.npz": "NaN",
         "bad.csv": "cannot read",
-        "bad.png": "cannot read",
+        "bad.png": "is a picture",
+        "empty.csv": "must hold inputs that are numbers",
+        "header.csv": "must hold inputs that are numbers",
+        "uneven.csv": "row 3: 1 fields",
+        "damaged.npz": "cannot be read as .npz",
+        "empty.npz": "cannot be read as .npz",
+        "words.npz": "must hold inputs that are numbers",
+        "scalar.npz": "expected (2,)",
+        "none.npz": "must hold inputs that are numbers",
         "x.txt": "must be a .npz",
     }
     for name, sentence in sentences.items():
