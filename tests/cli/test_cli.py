@@ -151,6 +151,13 @@ def test_wrong_arguments_are_one_sentence(posterity, words, sentence):
     assert err.startswith("posterity: ") and sentence in err and len(err.strip().splitlines()) == 1
 
 
+def test_a_file_in_the_place_of_the_folder_is_one_sentence(posterity, tmp_path):
+    (tmp_path / "file").write_text("kept")
+    code, _, err = posterity("fit", "--data", "two-moons", "--out", "file", *FAST)
+    assert code == 2 and err == "posterity: file/config.toml cannot be written: File exists\n"
+    assert (tmp_path / "file").read_text() == "kept"
+
+
 def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
     np.savez(tmp_path / "z.npz", z=np.zeros(3))
