@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from posterity.cli.main import run as command
-from posterity.files import read_state
+from posterity.files import read_state, write_state
 
 
 @pytest.fixture
@@ -156,6 +156,20 @@ def test_a_file_in_the_place_of_the_folder_is_one_sentence(posterity, tmp_path):
     code, _, err = posterity("fit", "--data", "two-moons", "--out", "file", *FAST)
     assert code == 2 and err == "posterity: file/config.toml cannot be written: File exists\n"
     assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_interrupted_it_says_how_to_go_on_and_does(posterity, tmp_path, monkeypatch):
+    def stop(path, state, kind):
+        write_state(path, state, kind)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("posterity.training.checkpoint.write_state", stop)
+    command = ("fit", "--data", "two-moons", "--out", "run", *FAST)
+    code, out, err = posterity(*command)
+    assert code == 130 and "--resume" in out and "Traceback" not in err
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert posterity(*command, "--resume")[0] == 0 and (tmp_path / "run" / "posterior.safetensors").is_file()
 
 
 def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
