@@ -79,3 +79,13 @@ def test_a_posterior_of_another_network_is_refused(tmp_path):
         pst.PosterityError, match=r"another network: parameter '0\.weight' is \[4, 3\] there and \[5, 3\] here"
     ):
         pst.load(tmp_path / "q", nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)))
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "file" / "f", tmp_path / "file" / "deeper" / "f", tmp_path / "folder"):
+        with pytest.raises(pst.PosterityError, match="cannot be written"):
+            write_state(path, STATE, "checkpoint")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]  # nothing half-written stays
+    assert (tmp_path / "file").read_text() == "kept"

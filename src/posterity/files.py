@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,27 +78,25 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         part.write_bytes(content)
 
 
-class _replacing:  # noqa: N801 (a context manager that reads as a verb)
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder that takes the final name on success and vanishes on failure."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Path:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+    part = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         os.close(handle)
-        self.part = Path(name)
-        return self.part
-
-    def __exit__(self, failed: object, *_: object) -> None:
-        if failed:
-            self.part.unlink(missing_ok=True)
-        else:
-            mask = os.umask(0)  # read it: mkstemp made the file for its owner alone
-            os.umask(mask)
-            self.part.chmod(0o666 & ~mask)
-            os.replace(self.part, self.path)
+        part = Path(name)
+        yield part
+        mask = os.umask(0)  # read it: mkstemp made the file for its owner alone
+        os.umask(mask)
+        part.chmod(0o666 & ~mask)
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:  # a file where a folder should be, no permission, a full disk
+        raise PosterityError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+    finally:
+        if part is not None:
+            part.unlink(missing_ok=True)
 
 
 def _split(value: Any, tensors: dict[str, Tensor], prefix: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from posterity.cli.main import run as command
-from posterity.files import read_state
+from posterity.files import read_state, write_state
 
 
 @pytest.fixture
@@ -76,6 +76,41 @@ def test_regression_comes_back_in_original_units(posterity, tmp_path):
     assert row["low95"] < row["mean"] < row["high95"]
 
 
+def test_files_are_predicted_in_the_units_they_were_fitted_in(posterity, tmp_path):
+    generator = np.random.default_rng(0)
+    labels = np.arange(80) % 2
+    table = generator.integers(0, 100, (80, 3), dtype=np.uint8)  # bytes that are no pixels
+    table[:, 0] += 150 * labels.astype(np.uint8)
+    pictures = generator.integers(0, 60, (80, 6, 5, 3), dtype=np.uint8)  # channels last
+    pictures[labels == 1, :, :, 0] += 150
+    late = np.stack([1.7e9 + 100 * labels, generator.random(80)], 1)  # time stamps, 100 seconds apart
+    for name, x in {"table": table, "pictures": pictures, "late": late}.items():
+        np.savez(tmp_path / f"{name}.npz", x=x, y=labels)
+        fit = ("fit", "--data", f"{name}.npz", "--model", "mlp", "--out", name, "--epochs", 40)
+        assert posterity(*fit, "--set", "training.lr=0.01")[0] == 0
+        assert posterity("predict", name, f"{name}.npz", "--out", "new/y.json")[0] == 0
+        rows = json.loads((tmp_path / "new" / "y.json").read_text())
+        assert [int(row["label"]) for row in rows] == list(labels), name
+
+
+def test_every_target_is_predicted(posterity, tmp_path):
+    x = np.linspace(0, 1, 60)[:, None]
+    np.savez(tmp_path / "d.npz", x=x, y=np.concatenate([x, 100 + 10 * x], 1))
+    posterity("fit", "--data", "d.npz", "--out", "r", "--epochs", 60, "--set", "training.lr=0.01")
+    (tmp_path / "x.csv").write_text("0.5\n")
+    posterity("predict", "r", "x.csv", "--out", "new/y.csv")
+    names, values = (line.split(",") for line in (tmp_path / "new" / "y.csv").read_text().splitlines())
+    row = dict(zip(names, map(float, values), strict=True))
+    assert row["mean_1"] == pytest.approx(0.5, abs=0.15) and row["mean_2"] == pytest.approx(105, abs=1.5)
+
+
+def test_tables_to_predict_are_read_as_those_to_fit(posterity, tmp_path):
+    posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
+    (tmp_path / "marked.csv").write_bytes(b"\xef\xbb\xbfa;b\n0;1\n\n1;1\n")  # as a spreadsheet writes it
+    assert posterity("predict", "run", "marked.csv", "--out", "y.json")[0] == 0
+    assert len(json.loads((tmp_path / "y.json").read_text())) == 2
+
+
 def test_pictures_are_read(posterity, tmp_path):
     from PIL import Image
 
@@ -116,6 +151,27 @@ def test_wrong_arguments_are_one_sentence(posterity, words, sentence):
     assert err.startswith("posterity: ") and sentence in err and len(err.strip().splitlines()) == 1
 
 
+def test_a_file_in_the_place_of_the_folder_is_one_sentence(posterity, tmp_path):
+    (tmp_path / "file").write_text("kept")
+    code, _, err = posterity("fit", "--data", "two-moons", "--out", "file", *FAST)
+    assert code == 2 and err == "posterity: file/config.toml cannot be written: File exists\n"
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_interrupted_it_says_how_to_go_on_and_does(posterity, tmp_path, monkeypatch):
+    def stop(path, state, kind):
+        write_state(path, state, kind)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("posterity.training.checkpoint.write_state", stop)
+    command = ("fit", "--data", "two-moons", "--out", "run", *FAST)
+    code, out, err = posterity(*command)
+    assert code == 130 and "--resume" in out and "Traceback" not in err
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert posterity(*command, "--resume")[0] == 0 and (tmp_path / "run" / "posterior.safetensors").is_file()
+
+
 def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
     np.savez(tmp_path / "z.npz", z=np.zeros(3))
@@ -123,6 +179,14 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     np.savez(tmp_path / "nan.npz", x=np.full((3, 2), np.nan))
     (tmp_path / "bad.csv").write_text("a,b\n1,x\n")
     (tmp_path / "bad.png").write_bytes(b"no picture")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "header.csv").write_text("a,b\n")
+    (tmp_path / "uneven.csv").write_text("a,b\n1,2\n3\n")
+    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.savez(tmp_path / "words.npz", x=np.array([["a", "b"]]))
+    np.savez(tmp_path / "scalar.npz", x=1.0)
+    np.savez(tmp_path / "none.npz", x=np.zeros((0, 2)))
     (tmp_path / "x.txt").write_text("1 2")
     sentences = {
         "absent.npz": "there is no file",
@@ -130,7 +194,15 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
         "wide.npz": "expected (2,)",
         "nan.npz": "NaN",
         "bad.csv": "cannot read",
-        "bad.png": "cannot read",
+        "bad.png": "is a picture",
+        "empty.csv": "must hold inputs that are numbers",
+        "header.csv": "must hold inputs that are numbers",
+        "uneven.csv": "row 3: 1 fields",
+        "damaged.npz": "cannot be read as .npz",
+        "empty.npz": "cannot be read as .npz",
+        "words.npz": "must hold inputs that are numbers",
+        "scalar.npz": "expected (2,)",
+        "none.npz": "must hold inputs that are numbers",
         "x.txt": "must be a .npz",
     }
     for name, sentence in sentences.items():

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from posterity.cli.show import console
+from posterity.cli.show import console, interruptible
 from posterity.evaluation.compare import compare as run_comparison
 from posterity.evaluation.contest import Contest, Watch
 from posterity.files import write_bytes
@@ -49,12 +49,8 @@ def compare(
         shift=shift,
         tune=tune,
     )
-    try:
-        with _progress(console()) as watch:
-            results = run_comparison(contest, out, watch)
-    except KeyboardInterrupt:
-        console().print("interrupted; the same command goes on where it was")
-        raise typer.Exit(130) from None
+    with interruptible("the same command goes on where it was"), _progress(console()) as watch:
+        results = run_comparison(contest, out, watch)
     _finish(contest, results, out)
 
 

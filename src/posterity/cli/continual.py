@@ -11,7 +11,7 @@ import typer
 
 import posterity
 from posterity.cli.config import RunConfig, build_method, nearest, plain
-from posterity.cli.show import console, table
+from posterity.cli.show import console, interruptible, table
 from posterity.continual import BENCHMARKS, Learned, Memory, benchmark, learn
 from posterity.continual.recipes import BASELINES, Recipe, names, recipe
 from posterity.files import write_bytes
@@ -47,7 +47,8 @@ def continual(
     for name in chosen:
         made = _recipe(name, config, options)
         for seed in range(seeds):
-            learned = _learn(name, made, config, benchmark_name, tasks, epochs, seed, draws, out)
+            with interruptible("the same command goes on where it was"):
+                learned = _learn(name, made, config, benchmark_name, tasks, epochs, seed, draws, out)
             records[name].append(learned.record())
             _finish({"benchmark": benchmark_name, "methods": {n: r for n, r in records.items() if r}}, out)
     _show(benchmark_name, records, out)

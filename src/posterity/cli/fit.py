@@ -13,7 +13,7 @@ import typer
 from posterity import data, models
 from posterity.cli.config import RunConfig
 from posterity.cli.folder import RunFolder, outputs_for, with_earlier
-from posterity.cli.show import console
+from posterity.cli.show import console, interruptible
 from posterity.continual.online import carry_on, weights_of
 from posterity.posteriors import Posterior
 from posterity.random import global_seed
@@ -50,7 +50,8 @@ def fit(
         raise PosterityError(f"{out} already holds a finished run: choose another --out")
     settings, dataset = with_earlier(settings, data.load(settings.data))
     settings = replace(settings, model=settings.model or models.default_for(dataset))
-    posterior = _fit(settings, dataset, folder, resume)
+    with interruptible("the same command with --resume goes on from the last checkpoint"):
+        posterior = _fit(settings, dataset, folder, resume)
     if posterior is not None:
         console().print(f"{posterior!r}\nsaved in {out}")
 

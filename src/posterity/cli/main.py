@@ -35,8 +35,3 @@ def run() -> None:
     except PosterityError as error:
         print(f"posterity: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print(
-            "posterity: interrupted; the same command with --resume goes on from the last checkpoint", file=sys.stderr
-        )
-        sys.exit(130)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,8 @@ from torch import Tensor
 from posterity.cli.folder import RunFolder
 from posterity.cli.show import table
 from posterity.data import DataSet, Kind
+from posterity.data.formats import read_npz
+from posterity.data.tables import is_number, read_cells
 from posterity.files import write_bytes
 from posterity.prediction import Prediction, Regression
 from posterity.types import PosterityError
@@ -41,68 +44,67 @@ def predict(
     elif out.suffix == ".json":
         write_bytes(out, json.dumps(rows, indent=1).encode())
     else:
-        with open(out, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+        write_bytes(out, text.getvalue().encode())
 
 
 def _read(path: Path, dataset: DataSet) -> np.ndarray:
-    """Raw inputs from a file."""
+    """Raw inputs from a file, at least one."""
     if not path.is_file():
         raise PosterityError(f"there is no file {path}")
     readers = {".npz": _npz, ".csv": _csv, ".png": _png}
     if path.suffix not in readers:
         raise PosterityError(f"inputs must be a {', '.join(readers)} file, got {path.name}")
     try:
-        return np.asarray(readers[path.suffix](path, dataset))
-    except (OSError, ValueError, KeyError) as error:
+        raw = np.asarray(readers[path.suffix](path, dataset))
+    except (OSError, ValueError) as error:
         raise PosterityError(f"cannot read {path}: {error}") from error
+    if raw.dtype.kind not in "biuf" or not raw.size:
+        raise PosterityError(f"{path} must hold inputs that are numbers, got {raw.dtype} {raw.shape}")
+    return raw
 
 
 def _npz(path: Path, dataset: DataSet) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as arrays:
-        name = next((n for n in ("x", "x_test", "inputs", "images", "X") if n in arrays), None)
-        if name is None:
-            raise PosterityError(f"{path} must hold an array called x, it has {', '.join(arrays)}")
-        return arrays[name]
+    arrays = read_npz(path)
+    name = next((n for n in ("x", "x_test", "inputs", "images", "X") if n in arrays), None)
+    if name is None:
+        raise PosterityError(f"{path} must hold an array called x, it has {', '.join(arrays)}")
+    return np.atleast_1d(arrays[name])
 
 
 def _csv(path: Path, dataset: DataSet) -> np.ndarray:
-    rows = path.read_text().splitlines()
-    header = not all(_is_number(cell) for cell in rows[0].split(","))
-    return np.array(
-        [[float(cell) for cell in row.split(",")] for row in rows[header:] if row.strip()], dtype=np.float32
-    )
+    rows = read_cells(path)
+    header = bool(rows) and not all(map(is_number, rows[0]))
+    return np.array([[float(cell) for cell in row] for row in rows[header:]])
 
 
 def _png(path: Path, dataset: DataSet) -> np.ndarray:
     from PIL import Image
 
+    if dataset.kind != Kind.IMAGE:
+        raise PosterityError(f"{path} is a picture, but this run was fitted to inputs of shape {dataset.shape}")
     channels, height, width = dataset.shape
     picture = Image.open(path).convert("L" if channels == 1 else "RGB").resize((width, height))
     pixels = np.asarray(picture, dtype=np.float32) / 255
     return pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
 def _standardised(raw: np.ndarray, dataset: DataSet) -> Tensor:
     """Raw inputs as the network wants them."""
     if dataset.kind == Kind.TEXT:
         raise PosterityError("predict takes images and tables; text needs the Python interface")
-    pixels = raw.dtype == np.uint8
-    x = torch.as_tensor(raw.astype(np.float32)) / (255 if pixels else 1)
+    if raw.ndim == 4 and raw.shape[1:] == (*dataset.shape[1:], dataset.shape[0]) != dataset.shape:
+        raw = raw.transpose(0, 3, 1, 2)  # channels last, as `data.load` takes them, too
+    pixels = raw.dtype == np.uint8 and dataset.kind == Kind.IMAGE  # the bytes of a table are numbers like others
+    # Doubles until they are standardised, as in training: a year or a time stamp has few digits left in a float32.
+    x = torch.as_tensor(raw.astype(np.float64)) / (255 if pixels else 1)
     if x[0].numel() != int(np.prod(dataset.shape)):
         raise PosterityError(f"inputs have shape {tuple(x.shape[1:])}, expected {dataset.shape}")
     x = x.reshape(-1, *dataset.shape)
-    return dataset.standardiser.apply(x) if dataset.standardiser is not None else x
+    return (dataset.standardiser.apply(x) if dataset.standardiser is not None else x).float()
 
 
 def _rows(prediction: Prediction, dataset: DataSet) -> list[dict[str, object]]:
@@ -111,9 +113,11 @@ def _rows(prediction: Prediction, dataset: DataSet) -> list[dict[str, object]]:
     if isinstance(prediction, Regression):
         units = dataset.target_standardiser
         if units is not None:
-            shift, scale = float(units.mean.flatten()[0]), float(units.std.flatten()[0])
+            shift, scale = units.mean.numpy(), units.std.numpy()
             columns = {k: c * scale + (shift if k in ("mean", "low95", "high95") else 0) for k, c in columns.items()}
-        return [{k: float(np.ravel(c[i])[0]) for k, c in columns.items()} for i in range(len(prediction))]
+        targets = range(dataset.outputs)
+        named = {(k, j): k if len(targets) == 1 else f"{k}_{j + 1}" for k in columns for j in targets}
+        return [{name: float(columns[k][i].flat[j]) for (k, j), name in named.items()} for i in range(len(prediction))]
     columns.pop("probs")
     names = dataset.classes or ()
     return [

@@ -1,13 +1,15 @@
-"""Tables in the shell."""
+"""Tables in the shell, and the last word of a command that was interrupted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["console", "table"]
+__all__ = ["console", "interruptible", "table"]
 
 
 def console() -> Console:
@@ -23,3 +25,13 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Non
     for row in rows:
         shown.add_row(*row)
     console().print(shown)
+
+
+@contextmanager
+def interruptible(next_time: str) -> Iterator[None]:
+    """Say what Ctrl-C leaves to do; here, because typer lets no KeyboardInterrupt out of a command."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console().print(f"interrupted; {next_time}")
+        raise typer.Exit(130) from None

@@ -30,8 +30,8 @@ def read_csv(path: Path, target: str | None = None) -> tuple[np.ndarray, np.ndar
     return x, _plain(labels)
 
 
-def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns (none without header) and the rows below, all of one length."""
+def read_cells(path: Path) -> list[list[str]]:
+    """The fields of every row, a header included, all rows of one length."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -42,15 +42,11 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
             raise PosterityError(f"{path}, row {number}: {len(row)} fields, but the first row has {len(rows[0])}")
-    # A header has words where the row below has numbers; a first row of data has the same kinds as the second.
-    header = len(rows) > 1 and any(not _is_number(a) and _is_number(b) for a, b in zip(*rows[:2], strict=True))
-    names, rows = (rows[0], rows[1:]) if header else ([], rows)
-    if len(rows) < 2:
-        raise PosterityError(f"{path} has {len(rows)} rows of data, expected at least two")
-    return names, rows
+    return rows
 
 
-def _is_number(field: str) -> bool:
+def is_number(field: str) -> bool:
+    """Whether a field can be read as a number."""
     try:
         float(field)
     except ValueError:
@@ -58,11 +54,22 @@ def _is_number(field: str) -> bool:
     return True
 
 
+def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    """The names of the columns (none without header) and the rows below."""
+    rows = read_cells(path)
+    # A header has words where the row below has numbers; a first row of data has the same kinds as the second.
+    header = len(rows) > 1 and any(not is_number(a) and is_number(b) for a, b in zip(*rows[:2], strict=True))
+    names, rows = (rows[0], rows[1:]) if header else ([], rows)
+    if len(rows) < 2:
+        raise PosterityError(f"{path} has {len(rows)} rows of data, expected at least two")
+    return names, rows
+
+
 def _floats(column: np.ndarray, title: str, path: Path) -> np.ndarray:
     try:
         return column.astype(np.float64)
     except ValueError:
-        wrong = next(i for i, field in enumerate(column) if not _is_number(field))
+        wrong = next(i for i, field in enumerate(column) if not is_number(field))
         raise PosterityError(
             f"{path}, column {title}: {str(column[wrong])!r} in data row {wrong + 1} is no number"
         ) from None
