@@ -50,6 +50,14 @@ def test_certain_draws_that_disagree_have_no_aleatoric_part():
     torch.testing.assert_close(p.epistemic, torch.full((5,), math.log(3), dtype=torch.float64))
 
 
+@pytest.mark.parametrize("shape", [(5,), (5, 1)])
+def test_log_prob_of_yes_and_no_in_either_shape(shape):
+    logits = LOGITS[..., :1]
+    p, y = predict(logits, pst.likelihoods.Bernoulli()), torch.tensor([0, 1, 1, 0, 1])
+    yes = logits[..., 0].sigmoid().mean(0)
+    torch.testing.assert_close(p.log_prob(y.view(shape)), torch.where(y == 1, yes, 1 - yes).log())
+
+
 def test_regression_is_the_mixtures():
     outputs, std = torch.randn(9, 4, 1, generator=G, dtype=torch.float64), 0.3
     p = predict(outputs, pst.likelihoods.Gaussian(std))

@@ -144,7 +144,8 @@ class Classification(Prediction):
     def log_prob(self, targets: Tensor) -> Tensor:
         """log p̄(y)."""
         tiny = torch.finfo(self.probs.dtype).tiny
-        return self.probs.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1).clamp_min(tiny).log()
+        labels = targets.long().reshape(*self.probs.shape[:-1], 1)  # yes or no may come as [B, 1] already
+        return self.probs.gather(-1, labels).squeeze(-1).clamp_min(tiny).log()
 
     def columns(self) -> dict[str, Tensor]:
         """Label, confidence, the three uncertainties, and the probabilities."""
