@@ -191,6 +191,38 @@ def test_what_is_not_followed_stays_and_is_named():
     assert result.module.get_submodule("1.up").out_features == 2
 
 
+class Twins(nn.Module):
+    """Both inputs through the same layers in one batch, as networks that compare two images are written."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(8, 6), nn.Linear(6, 2)
+
+    def forward(self, a, b):
+        left, right = torch.relu(self.hidden(torch.cat([a, b]).flatten(1))).chunk(2)
+        return self.out(left - right)
+
+
+def test_two_batches_one_after_the_other_are_no_channels():
+    masked = Twins().double().eval()
+    with torch.no_grad():
+        masked.hidden.weight[:, 3:] = 0
+    x = torch.randn(2, 3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    result = compact(masked, tuple(x))
+    torch.testing.assert_close(result.module(*x), masked(*x), **EXACT)
+    assert result.module.get_submodule("hidden").in_features == 3
+
+
+def test_pooling_over_the_channels_themselves_is_not_followed():
+    masked = nn.Sequential(nn.Linear(3, 9), nn.ReLU(), nn.AvgPool1d(3, 1, 1), nn.Linear(9, 2)).double().eval()
+    with torch.no_grad():
+        masked[0].weight[4:] = 0
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    result = compact(masked, x)
+    torch.testing.assert_close(result.module(x), masked(x), **EXACT)
+    assert result.not_followed == ("_2 (AvgPool1d)",)
+
+
 class Moody(nn.Module):
     def forward(self, x):
         return x if x.sum() > 0 else -x

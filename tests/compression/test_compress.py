@@ -10,7 +10,7 @@ from posterity.calling import InputSpec
 from posterity.compression import CompressedNetwork, bits_from_variance, compact, compress, load
 from posterity.posteriors import DiagonalGaussian
 from posterity.posteriors.base import Posterior
-from posterity.probability.likelihoods import Categorical
+from posterity.probability.likelihoods import Bernoulli, Categorical, Poisson
 from posterity.types import PosterityError
 
 
@@ -98,6 +98,18 @@ def test_max_drop_keeps_no_more_than_it_must():
     assert sum(layer.kept for layer in strict.layers) < sum(layer.kept for layer in small.compression.layers)
 
 
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_one_logit_is_right_where_its_sign_is(shape):
+    x = torch.randn(500, 16, generator=torch.Generator().manual_seed(3))
+    mean = {"weight": torch.linspace(1, 2, 16)[None], "bias": torch.zeros(1)}
+    y = (x @ mean["weight"][0] > 0).long()
+    q = DiagonalGaussian(nn.Linear(16, 1), Bernoulli(), mean, {"weight": torch.full((1, 16), 0.1)})
+    report = compress(q, max_drop=0.1, validation=[(x, y.view(shape))]).compression
+    best = mean["weight"][0] * (torch.arange(16) >= 16 - report.layers[0].kept)
+    assert report.accuracy == (1.0, float(((x @ best > 0) == y).double().mean()))
+    assert report.accuracy[1] >= 0.9 and 1 < report.layers[0].kept < 16
+
+
 def test_zeros_that_are_there_already():
     x, _ = examples()
     small = compress(masked_by_hand(), example=x)
@@ -173,6 +185,7 @@ def test_dense_form_is_kept_when_the_small_one_is_slower(monkeypatch):
 def test_bad_input_is_one_sentence_each():
     q, x = posterior(), torch.zeros(2, 20)
     point = DiagonalGaussian(network(), Categorical(), q.mean(), {"0.weight": torch.zeros(12, 20)})
+    counts = DiagonalGaussian(network(), Poisson(), q.mean(), {"0.weight": torch.ones(12, 20)})
     for match, call in {
         "one of threshold, keep and max_drop, got threshold and keep": lambda: compress(q, threshold=1.0, keep=0.1),
         "removes all 276 weights": lambda: compress(q, threshold=-50.0),
@@ -183,6 +196,7 @@ def test_bad_input_is_one_sentence_each():
         r"max_drop is a fraction in \[0, 1\)": lambda: compress(q, max_drop=2.0),
         "give example= or validation=": lambda: compress(network(), keep=0.5),
         "integer labels": lambda: compress(q, max_drop=0.01, validation=[(x, torch.zeros(2))]),
+        "Poisson predicts numbers": lambda: compress(counts, max_drop=0.1, validation=[(x, torch.ones(2, 3).long())]),
         "is no distribution over weights": lambda: compress(Posterior(network(), Categorical())),
         "bits from the variance need": lambda: compress(network(), keep=0.5, example=x, bits="variance"),
         "the validation data is empty": lambda: compress(q, max_drop=0.1, validation=[], example=x),

@@ -7,7 +7,7 @@ from scipy import stats
 from posterity.evaluation import regression
 from posterity.evaluation.regression import crps, crps_gaussian, crps_samples
 from posterity.prediction import Regression
-from posterity.probability.likelihoods import Gaussian, HeteroscedasticGaussian
+from posterity.probability.likelihoods import Gaussian, HeteroscedasticGaussian, Poisson
 from posterity.types import PosterityError
 
 
@@ -128,3 +128,24 @@ def test_bad_input():
         crps_gaussian(0.0, 0.0, 1.0)
     with pytest.raises(PosterityError, match="samples must be"):
         crps_samples(torch.zeros(5, 2), torch.zeros(3))
+
+
+@pytest.mark.parametrize("rates", [[0.001], [0.1], [1.0], [0.5, 4.0], [30.0, 40.0]])
+def test_counts_have_steps(rates):
+    f = torch.tensor(rates, dtype=torch.float64).log()[:, None].expand(-1, 60)
+    y = torch.arange(60)
+    mean, noise = Poisson().mean(f), Poisson().variance(f)
+    prediction = Regression(len(f), None, 0.0, mean.mean(0), noise.mean(0), mean.var(0, correction=0), f, Poisson())
+    grid = torch.arange(200)
+    exact = torch.tensor(sum(stats.poisson.cdf(grid, rate) for rate in rates) / len(rates))
+    torch.testing.assert_close(prediction.cdf(y.double()), exact[:60])
+    score = (exact - (grid >= y[:, None]).double()).square().sum(1)
+    torch.testing.assert_close(regression.crps_each(prediction, y), score, rtol=1e-5, atol=1e-5)
+    before = torch.cat([torch.zeros(1), exact])[:60]
+    torch.testing.assert_close(regression.pit(prediction, y), (before + exact[:60]) / 2)
+    for level in (0.5, 0.9, 0.95, 0.9995):
+        low, high = (int((exact >= end).nonzero()[0]) for end in ((1 - level) / 2, (1 + level) / 2))
+        assert [end[0].item() for end in prediction.interval(level)] == [low, high]
+        weights = torch.eye(60, dtype=torch.float64)
+        held = regression.coverage(prediction, y, level, weights)
+        assert held.tolist() == ((low <= y) & (y <= high)).double().tolist()

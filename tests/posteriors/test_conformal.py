@@ -53,6 +53,24 @@ def test_sets_cover_what_they_promise(level):
     assert covered > level - 3.5 * error
 
 
+def test_a_sentence_is_covered_where_all_its_words_are():
+    words, n, tests, level = 3, 1000, 6000, 0.8
+    module = nn.Sequential(nn.Unflatten(1, (words, 6)), nn.Linear(6, 5))
+    q = Empirical(module, Categorical(), [{f"1.{name}": value for name, value in classifier().mean().items()}])
+
+    def sentences(count, seed):
+        x, y = classes(words * count, seed)
+        return x.view(count, -1), y.view(count, words)
+
+    wrapped = conformal(q, sentences(n, 0), level)
+    mean, spread = expected(n, level)
+    error = math.hypot(spread, math.sqrt(level * (1 - level) / tests))
+    x, y = sentences(tests, 1)
+    covered = wrapped.covered((x, y))
+    assert covered.double().mean().item() == pytest.approx(mean, abs=3.5 * error)
+    assert covered.tolist() == wrapped.sets(x)[torch.arange(tests)[:, None], torch.arange(words), y].all(1).tolist()
+
+
 @pytest.mark.parametrize("std", [0.1, 5.0])
 def test_intervals_cover_however_wrong_the_stated_noise(std):
     n, tests, level = 1000, 20_000, 0.9

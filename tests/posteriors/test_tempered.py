@@ -47,6 +47,24 @@ def test_recovers_a_known_temperature_of_one_logit(inputs):
     assert found.likelihood.temperature == pytest.approx(2.5, rel=0.08)
 
 
+class Words(nn.Module):
+    """Each row of an input by itself."""
+
+    def __init__(self, rows, classes):
+        super().__init__()
+        self.rows, self.linear = rows, nn.Linear(6, classes)
+
+    def forward(self, x):
+        return self.linear(x.unflatten(1, (self.rows, 6)))
+
+
+def test_the_words_of_a_sentence_are_as_many_examples(inputs):
+    alone, y = point(3.0), labels(point(), inputs)
+    sentences = Empirical(Words(4, 4), Categorical(), [{f"linear.{n}": p for n, p in alone.mean().items()}])
+    found = temper(sentences, (inputs.view(-1, 24), y.view(-1, 4)))
+    assert found.likelihood.temperature == pytest.approx(temper(alone, (inputs, y)).likelihood.temperature, rel=1e-3)
+
+
 def test_many_draws_are_averaged_before_they_are_judged(inputs):
     mean = {"weight": 4 * torch.randn(4, 6, generator=torch.Generator().manual_seed(3)), "bias": torch.zeros(4)}
     q = DiagonalGaussian(

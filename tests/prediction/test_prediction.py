@@ -50,6 +50,14 @@ def test_certain_draws_that_disagree_have_no_aleatoric_part():
     torch.testing.assert_close(p.epistemic, torch.full((5,), math.log(3), dtype=torch.float64))
 
 
+@pytest.mark.parametrize("shape", [(5,), (5, 1)])
+def test_log_prob_of_yes_and_no_in_either_shape(shape):
+    logits = LOGITS[..., :1]
+    p, y = predict(logits, pst.likelihoods.Bernoulli()), torch.tensor([0, 1, 1, 0, 1])
+    yes = logits[..., 0].sigmoid().mean(0)
+    torch.testing.assert_close(p.log_prob(y.view(shape)), torch.where(y == 1, yes, 1 - yes).log())
+
+
 def test_regression_is_the_mixtures():
     outputs, std = torch.randn(9, 4, 1, generator=G, dtype=torch.float64), 0.3
     p = predict(outputs, pst.likelihoods.Gaussian(std))
@@ -155,6 +163,35 @@ def test_recurrent_networks_are_looped():
     sequences = torch.randn(5, 6, 3, generator=G, dtype=torch.float64)
     each = torch.stack([draw(sequences).softmax(-1) for draw in posterior.draws(32)])
     torch.testing.assert_close(posterior.predict(sequences).probs, each.mean(0))
+
+
+class Branches(nn.Linear):
+    def forward(self, x):
+        out = super().forward(x)
+        return out if out.sum() > 0 else -out
+
+
+class WritesInto(nn.Linear):
+    def forward(self, x):
+        out = torch.zeros(len(x), 3)
+        out[:, :] = super().forward(x)
+        return out
+
+
+class Masks(nn.Linear):
+    def forward(self, x):
+        out, copied = super().forward(x), torch.zeros(len(x), 3)
+        copied[out > 0] = out[out > 0]
+        return copied
+
+
+@pytest.mark.parametrize("network", [Branches, WritesInto, Masks])
+def test_what_vmap_cannot_follow_is_looped(network):
+    mean = {"weight": torch.randn(3, 2, generator=torch.Generator().manual_seed(5)), "bias": torch.zeros(3)}
+    std = {name: torch.full_like(m, 0.5) for name, m in mean.items()}
+    q = DiagonalGaussian(network(2, 3), pst.likelihoods.Categorical(), mean, std)
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(6))
+    torch.testing.assert_close(q.predict(x).probs, torch.stack([f(x).softmax(-1) for f in q.draws(32)]).mean(0))
 
 
 def test_layers_before_the_first_random_weight_are_passed_through_once():

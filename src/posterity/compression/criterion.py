@@ -85,7 +85,7 @@ def _fraction_for_drop(
 
 
 def accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
-    """The fraction of examples whose highest output is their label."""
+    """The fraction of labels that are the highest output, or the sign of the one logit there is for each."""
     right = total = 0
     device = device_of(network)
     with torch.no_grad():
@@ -93,7 +93,9 @@ def accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
             if batch.targets.is_floating_point():
                 raise PosterityError("accuracy needs integer labels, got targets of type " + str(batch.targets.dtype))
             outputs = calling.call(network, calling.map_inputs(batch.inputs, lambda tensor: tensor.to(device)))
-            right += int((outputs.argmax(-1).cpu() == batch.targets.cpu()).sum())
+            one_logit = outputs.numel() == batch.targets.numel()  # as Bernoulli has: the highest of one is no choice
+            labels = (outputs > 0).view(batch.targets.shape) if one_logit else outputs.argmax(-1)
+            right += int((labels.cpu() == batch.targets.cpu()).sum())
             total += batch.targets.numel()
     if total == 0:
         raise PosterityError("the validation data is empty")

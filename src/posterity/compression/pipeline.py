@@ -85,6 +85,9 @@ def compress(
         The network, in evaluation mode, with its ``compression`` report.
     """
     criterion = Criterion(threshold, keep, max_drop, per_layer)
+    if validation is not None and isinstance(subject, Posterior) and not subject.likelihood.classifies:
+        kind = type(subject.likelihood).__name__
+        raise PosterityError(f"validation gives accuracies, and {kind} predicts numbers: give keep= or threshold=")
     dense, variance = _network_and_variance(subject)
     device = device_of(dense)
     example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))

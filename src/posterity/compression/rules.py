@@ -58,6 +58,8 @@ def spatial(analysis: Analysis, node: fx.Node) -> Channels | None:
     out = analysis.shapes.get(node)
     if known is None or known.dim != 1 or out is None or len(out) < 2 or out[1] != len(known.ids):
         return None
+    if len(analysis.shapes[analysis.source(node)]) == 2:
+        return None  # without space behind them, torch pools over the channels themselves
     return known.with_value(probe(analysis, node))
 
 
@@ -137,6 +139,8 @@ def concatenate(analysis: Analysis, node: fx.Node) -> Channels | None:
     if not isinstance(parts, (list, tuple)) or not isinstance(dim, int):
         return None
     dim = dim % len(analysis.shapes[node])
+    if dim == 0:
+        return None  # batches, one after the other
     known = []
     for part in parts:
         channels = analysis.channels.get(part)

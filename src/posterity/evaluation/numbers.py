@@ -64,7 +64,7 @@ class RealJudge:
     def figures(self, prediction: Regression, targets: Tensor) -> Callable[[Tensor | None], dict[str, Tensor]]:
         """All figures of a regression."""
         squared, log_density = self.each(prediction, targets)
-        quantiles = regression.pit(prediction, targets)
+        quantiles = regression.ends(prediction, targets)
         columns = {"nll": -log_density, "crps": self._crps(prediction, targets)}
         for level in LEVELS:
             low, high = prediction.interval(level / 100)

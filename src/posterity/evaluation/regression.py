@@ -5,10 +5,11 @@
     CRPS       mean ∫ (F(v) − 1[v ≥ y])² dv                        in the units of y; |y − m| for a point m
     coverage   the share of y inside the central interval of a level: should be the level
     width      the mean width of that interval: small is good among those that cover
-    PIT        F(y), uniform on [0, 1] when the distributions are right
+    PIT        F(y), uniform on [0, 1] when the distributions are right; for counts halfway up the step at y
 
 For N(m, s²) and z = (y − m)/s the CRPS is s (z(2Φ(z) − 1) + 2φ(z) − 1/√π) (Gneiting and Raftery 2007); for S draws it
-is mean |x_i − y| − ½ mean |x_i − x_j|; for a mixture of draws of any likelihood it is integrated from F here.
+is mean |x_i − y| − ½ mean |x_i − x_j|; for a mixture of draws of any likelihood it is integrated from F here, or summed
+over the steps of F for counts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ __all__ = ["coverage", "crps", "crps_gaussian", "crps_samples", "nll", "pit", "r
 _NODES = 48
 _REACH = 8.0
 """Standard deviations beyond which a predictive distribution is taken to have ended."""
+_STEPS = 1000
+"""Counts that are summed one by one; where there are more, F is smooth enough for the integral."""
 
 
 def rmse(prediction: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
@@ -76,13 +79,21 @@ def crps_samples(samples: Any, targets: Any) -> Tensor:
 
 def pit(prediction: Regression, targets: Any) -> Tensor:
     """F(y): where each target falls in its predictive distribution."""
-    return prediction.cdf(real_targets(targets, prediction.mean).to(prediction.mean)).double().cpu()
+    below, reached = ends(prediction, targets)
+    return (below + reached) / 2
+
+
+def ends(prediction: Regression, targets: Any) -> tuple[Tensor, Tensor]:
+    """P(Y < y) and P(Y ≤ y) of each target: the same but for counts."""
+    y = real_targets(targets, prediction.mean).to(prediction.mean)
+    reached = prediction.cdf(y).double().cpu()
+    return prediction.cdf(y - 1).double().cpu() if prediction.likelihood.counts else reached, reached
 
 
 def coverage(prediction: Regression, targets: Any, level: float = 0.95, weights: Tensor | None = None) -> Tensor:
     """The share of targets inside the central interval of this level."""
     _check_level(level)
-    return weighted_mean(_rows(inside(pit(prediction, targets), level)), weights)
+    return weighted_mean(_rows(inside(ends(prediction, targets), level)), weights)
 
 
 def width(prediction: Regression, level: float = 0.95, weights: Tensor | None = None) -> Tensor:
@@ -91,9 +102,10 @@ def width(prediction: Regression, level: float = 0.95, weights: Tensor | None = 
     return weighted_mean(_rows((high - low).double().cpu()), weights)
 
 
-def inside(quantiles: Tensor, level: float) -> Tensor:
-    """Whether a target at this quantile of its distribution lies in the central interval."""
-    return ((quantiles - 0.5).abs() <= level / 2).double()
+def inside(quantiles: tuple[Tensor, Tensor], level: float) -> Tensor:
+    """Whether a target between these quantiles of its distribution (``ends``) lies in the central interval."""
+    below, reached = quantiles
+    return ((below < (1 + level) / 2) & (reached >= (1 - level) / 2)).double()
 
 
 def log_density_each(prediction: Regression, targets: Any) -> Tensor:
@@ -102,12 +114,18 @@ def log_density_each(prediction: Regression, targets: Any) -> Tensor:
 
 
 def crps_each(prediction: Regression, targets: Any) -> Tensor:
-    """The score of each target: Gauss–Legendre on both sides of it."""
+    """The score of each target: Gauss–Legendre on both sides of it, or the sum over counts."""
     y = real_targets(targets, prediction.mean).to(prediction.mean)
     reach = _REACH * prediction.std
     low, high = prediction.mean - reach, prediction.mean + reach
+    if prediction.likelihood.counts:
+        low, high = low.floor(), high.ceil()
     middle = torch.minimum(torch.maximum(y, low), high)
     total = (y - middle).abs()  # beyond the reach the integrand is one
+    if prediction.likelihood.counts and (steps := int((high - low).max())) <= _STEPS:
+        for count in (low + step for step in range(steps)):
+            total = total + (prediction.cdf(count) - (count >= middle).to(total)).square()
+        return total.double().cpu()
     for node, share in zip(*np.polynomial.legendre.leggauss(_NODES), strict=True):
         position = (float(node) + 1) / 2
         below, above = low + position * (middle - low), middle + position * (high - middle)

@@ -3,9 +3,10 @@
 On n calibration examples that the posterior was not fitted on, take a score of strangeness
 
     classes   s = 1 − p_y                          (Sadinle et al. 2019)
-    numbers   s = |y − E[y]| / std[y]              (the largest over an example's columns)
+    numbers   s = |y − E[y]| / std[y]
 
-and let q be its ⌈(n + 1)·level⌉-th smallest value. For a new example drawn like them,
+(the largest over an example's words, pixels or columns, so that all are held together), and let q be its
+⌈(n + 1)·level⌉-th smallest value. For a new example drawn like them,
 
     P(s_new ≤ q) ≥ level        and, without ties, ≤ level + 1/(n + 1),
 
@@ -60,9 +61,15 @@ def strangeness(prediction: Prediction, targets: Tensor) -> Tensor:
     """How badly each target fits its prediction."""
     if isinstance(prediction, Regression):
         distance = (targets.reshape(prediction.mean.shape) - prediction.mean).abs() / prediction.std
-        return distance.flatten(1).amax(1) if distance.ndim > 1 else distance
-    assert isinstance(prediction, Classification)
-    return 1 - prediction.probs.gather(1, targets.long().reshape(-1, 1))[:, 0]
+    else:
+        assert isinstance(prediction, Classification)
+        distance = 1 - _at(prediction.probs, targets)
+    return distance.flatten(1).amax(1) if distance.ndim > 1 else distance
+
+
+def _at(values: Tensor, targets: Tensor) -> Tensor:
+    """What stands at the target's class, of [..., classes]."""
+    return values.gather(-1, targets.long().reshape(*values.shape[:-1], 1))[..., 0]
 
 
 class Conformal(Posterior):
@@ -82,11 +89,11 @@ class Conformal(Posterior):
         self.level, self.threshold, self.count = level, threshold, draws
 
     def sets(self, inputs: Inputs) -> Tensor:
-        """Which classes are in the set of each input, [batch, classes]; the most probable one always is."""
+        """Which classes are in the set of each input, [batch, ..., classes]; the most probable one always is."""
         if not self.likelihood.classifies:
             raise PosterityError("only classes have sets: use intervals")
         probs = self.parts[0].predict(inputs, self.count).probs  # type: ignore[attr-defined]
-        return (1 - probs <= self.threshold) | (probs == probs.amax(1, keepdim=True))
+        return (1 - probs <= self.threshold) | (probs == probs.amax(-1, keepdim=True))
 
     def intervals(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The ends of each input's interval."""
@@ -102,11 +109,11 @@ class Conformal(Posterior):
         for batch in pieces(data):
             inputs, targets = map_inputs(batch.inputs, lambda t: t.to(self.device)), batch.targets.to(self.device)
             if self.likelihood.classifies:
-                hits.append(self.sets(inputs).gather(1, targets.long().reshape(-1, 1))[:, 0])
+                inside = _at(self.sets(inputs), targets)
             else:
                 low, high = self.intervals(inputs)
                 inside = (low <= targets.reshape(low.shape)) & (targets.reshape(low.shape) <= high)
-                hits.append(inside.flatten(1).all(1) if inside.ndim > 1 else inside)
+            hits.append(inside.flatten(1).all(1) if inside.ndim > 1 else inside)
         if not hits:
             raise PosterityError("there are no examples to measure coverage on")
         return torch.cat(hits)

@@ -48,6 +48,7 @@ def temper(posterior: P, validation: Any, draws: int = 32) -> P:
         samples = posterior.predict(inputs, draws, keep_samples=True).samples
         if samples is None:
             raise PosterityError(f"{type(posterior).__name__} predicts without draws, so it cannot be tempered")
+        samples = samples.flatten(1, -2)  # the words of a sentence and the pixels of an image one by one
         logs.append(samples.clamp_min(torch.finfo(samples.dtype).tiny).log().double().cpu())
         targets.append(batch.targets.long().reshape(-1).cpu())
     if not logs:

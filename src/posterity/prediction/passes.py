@@ -163,12 +163,21 @@ class Passes:
             return self._largest(False, inputs)
         examples = min(num_examples(inputs), _PROBE)
         if examples not in self.ways:
-            self.ways[examples] = self._fastest(posterior, inputs)
+            chunk = next(iter(self.chunks(posterior, self.chunk, None)))
+            self.vmappable = self._batches(chunk, inputs)
+            self.ways[examples] = self._fastest(chunk, inputs) if self.vmappable else self._largest(False, inputs)
         return self.ways[examples]
 
-    def _fastest(self, posterior: DrawsFunctions, inputs: Inputs) -> Way:
+    def _batches(self, chunk: Weights, inputs: Inputs) -> bool:
+        """Whether vmap can follow the network; it cannot branch on values, or write into a tensor of its own making."""
+        try:
+            self(chunk, map_inputs(inputs, lambda t: t[:2]), Way(True, 2))
+        except Exception:  # whatever the network raises; if the fault is not vmap's, the loop will raise it again
+            return False
+        return True
+
+    def _fastest(self, chunk: Weights, inputs: Inputs) -> Way:
         """Time one chunk each way on the first inputs; the best of a few tries counts."""
-        chunk = next(iter(self.chunks(posterior, self.chunk, None)))
         few = map_inputs(inputs, lambda t: t[:_PROBE])
         ways = [self._largest(False, inputs), self._largest(True, inputs)]
         if self.device.type == "cpu":

@@ -144,7 +144,8 @@ class Classification(Prediction):
     def log_prob(self, targets: Tensor) -> Tensor:
         """log p̄(y)."""
         tiny = torch.finfo(self.probs.dtype).tiny
-        return self.probs.gather(-1, targets.long().unsqueeze(-1)).squeeze(-1).clamp_min(tiny).log()
+        labels = targets.long().reshape(*self.probs.shape[:-1], 1)  # yes or no may come as [B, 1] already
+        return self.probs.gather(-1, labels).squeeze(-1).clamp_min(tiny).log()
 
     def columns(self) -> dict[str, Tensor]:
         """Label, confidence, the three uncertainties, and the probabilities."""
@@ -201,16 +202,16 @@ class Regression(Prediction):
         return self.likelihood.cdf(self.components, values).mean(0)
 
     def quantile(self, level: float) -> Tensor:
-        """The value that y stays below with this probability, by bisection on the mixture."""
+        """The smallest value that y does not exceed with this probability, by bisection on the mixture."""
         if not 0 < level < 1:
             raise PosterityError(f"a quantile lies in (0, 1), got {level}")
         reach = self.std * (12 + abs(torch.special.ndtri(torch.tensor(level)).item()))
-        low, high = self.mean - reach, self.mean + reach
+        low, high = self.mean - reach, self.mean + reach + self.likelihood.counts  # a rare count is a step away
         for _ in range(60):
             middle = (low + high) / 2
             below = self.cdf(middle) < level
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        return high.floor() if self.likelihood.counts else (low + high) / 2
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """The central interval that holds y with this probability."""

@@ -23,6 +23,7 @@ class Likelihood:
     """What every likelihood offers."""
 
     classifies: ClassVar[bool] = False
+    counts: ClassVar[bool] = False  # whether y is a whole number, so that its distribution function has steps
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log p(y | f) of each example, [batch]."""

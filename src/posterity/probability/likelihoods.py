@@ -198,6 +198,8 @@ class HeteroscedasticGaussian(Likelihood):
 class Poisson(Likelihood):
     """Counts; the output is the log of the rate."""
 
+    counts: ClassVar[bool] = True
+
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """y f − exp f − log y!."""
         log_rate = aligned(outputs, targets)
@@ -228,10 +230,8 @@ class Poisson(Likelihood):
 
     def cdf(self, outputs: Tensor, values: Tensor) -> Tensor:
         """P(y ≤ v) = Q(⌊v⌋ + 1, rate)."""
-        counts = values.floor()
-        return torch.where(
-            counts < 0, 0.0, torch.special.gammaincc((counts + 1).clamp_min(1), outputs.exp().expand_as(counts))
-        )
+        counts, rate = torch.broadcast_tensors(values.floor(), outputs.exp())
+        return torch.where(counts < 0, 0.0, torch.special.gammaincc((counts + 1).clamp_min(1), rate))
 
 
 def infer(targets: Tensor) -> Likelihood:
