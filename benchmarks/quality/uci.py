@@ -34,7 +34,7 @@ from torch import Tensor
 import posterity as pst
 from benchmarks.quality.uci_columns import Columns, Rows
 from posterity import data
-from posterity.evaluation.regression import inside, log_density_each, pit
+from posterity.evaluation.regression import ends, inside, log_density_each
 from posterity.files import write_bytes
 from posterity.prediction import Regression
 
@@ -157,12 +157,12 @@ def judged(draws: Tensor, y: Tensor, noise: Tensor, likelihood: pst.likelihoods.
     means, known = likelihood.mean(outputs), likelihood.variance(outputs).mean(0)
     p = Regression(len(draws), None, 0.0, means.mean(0), known, means.var(0, correction=0), outputs, likelihood)
     density = log_density_each(p, targets.reshape(-1, 1)).view(targets.shape).mean(0)
-    quantiles = pit(p, targets.reshape(-1, 1)).view(targets.shape)
+    below, reached = (values.view(targets.shape) for values in ends(p, targets.reshape(-1, 1)))
     figures = {
         "rmse": ((p.mean.view(targets.shape) - targets) * noise).square().mean(0).sqrt().double().cpu(),
         "nll": noise.log().double().cpu() - density,
     }
-    return figures | {f"coverage_{level}": inside(quantiles, level / 100).mean(0) for level in (90, 95)}
+    return figures | {f"coverage_{level}": inside((below, reached), level / 100).mean(0) for level in (90, 95)}
 
 
 def one(name: str, title: str, splits: int, steps: int, device: torch.device) -> dict[str, Any]:
