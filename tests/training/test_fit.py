@@ -231,6 +231,19 @@ def test_bfloat16_autocast_trains():
     assert q.mean()["0.weight"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("method", [pst.SWA(), pst.SWAG(rank=2), pst.HWA(), pst.Laplace()], ids=repr)
+def test_half_precision_is_refused_before_training_where_the_posterior_has_another(method):
+    steps = []
+
+    class Count:
+        def on_epoch(self, run, figures):
+            steps.append(run.step)
+
+    with pytest.raises(pst.PosterityError, match=r"single or double precision, got torch\.bfloat16"):
+        pst.fit(mlp().bfloat16(), method, (X.bfloat16(), LABELS), training=pst.Training(callbacks=(Count(),), **QUIET))
+    assert not steps
+
+
 def test_the_likelihood_is_said_when_it_is_inferred(caplog):
     with caplog.at_level(logging.INFO, "posterity"):
         pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET))
