@@ -181,6 +181,14 @@ def test_members_see_their_own_examples_in_micro_batches_too():
         torch.testing.assert_close(a.mean(), b.mean(), rtol=1e-9, atol=1e-12)
 
 
+def test_weights_of_validation_examples_count_as_copies():
+    weights = torch.tensor([3.0, 0.0] * 10, dtype=torch.float64)
+    held = [(X[40:], LABELS[40:], weights)]
+    q = pst.fit(mlp(), pst.MAP(), (X[:40], LABELS[:40]), epochs=2, training=pst.Training(validation=held, **QUIET))
+    own = -(q.predict(X[40:]).log_prob(LABELS[40:]) * weights).mean().item()
+    assert q.history[-1]["validation_loss"] == pytest.approx(own, rel=1e-6)
+
+
 def test_early_stopping_keeps_the_best():
     torch.manual_seed(0)
     held = (X[40:], LABELS[40:])
