@@ -183,11 +183,12 @@ def evidence_bound(posterior: GaussianPosterior, prior: Prior, batches: Iterable
         draws: How many draws to average.
     """
     flat = prior.flat(posterior.bayesian)
-    samples = [params for params, _ in posterior.samples(draws) or ()]
-    vectors = [posterior.bayesian.flatten(params) for params in samples]
+    samples = list(posterior.samples(draws) or ())
+    vectors = [posterior.bayesian.flatten(params) for params, _ in samples]
     total = torch.stack([flat.log_density(v).sum() - posterior.q.log_prob(v) for v in vectors]).mean()
     for batch in batches:
-        for params in samples:
-            outputs = Draw(posterior.module, params, {})(batch.inputs)
-            total = total + posterior.likelihood.log_prob(outputs, batch.targets).sum() / draws
+        for params, buffers in samples:
+            outputs = Draw(posterior.module, params, buffers)(batch.inputs)
+            each = posterior.likelihood.log_prob(outputs, batch.targets)
+            total = total + (each if batch.weights is None else each * batch.weights).sum() / draws
     return float(total)
