@@ -181,6 +181,26 @@ def test_members_see_their_own_examples_in_micro_batches_too():
         torch.testing.assert_close(a.mean(), b.mean(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("held", "match"),
+    [
+        ((X, LABELS + 5), "validation data: class targets run from 5 to 6"),
+        ([(X, LABELS.double())], "validation data: Categorical needs integer"),
+        ((X[:, :2], LABELS), "validation data: the network cannot take inputs"),
+    ],
+)
+def test_validation_data_that_do_not_fit_are_refused_before_the_first_step(held, match):
+    with pytest.raises(pst.PosterityError, match=match):
+        pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(validation=held, **QUIET))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_validation_fraction_of_a_list_of_batches_is_refused(count):
+    training = pst.Training(validation=0.25, **QUIET)
+    with pytest.raises(pst.PosterityError, match="a validation fraction needs tensors"):
+        pst.fit(mlp(), pst.MAP(), [(X, LABELS)] * count, epochs=1, training=training)
+
+
 def test_weights_of_validation_examples_count_as_copies():
     weights = torch.tensor([3.0, 0.0] * 10, dtype=torch.float64)
     held = [(X[40:], LABELS[40:], weights)]

@@ -175,7 +175,7 @@ def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
 
 def split_off(data: Any, fraction: float, seed: int) -> tuple[tuple[Inputs, Tensor], tuple[Inputs, Tensor]]:
     """The data without a random fraction, and that fraction."""
-    if isinstance(data, DataLoader):
+    if isinstance(data, DataLoader | list):
         raise PosterityError(
             "a validation fraction needs tensors or a Dataset; give a validation loader beside a loader"
         )
