@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import posterity as pst
 from posterity.optim import schedules
@@ -23,6 +23,27 @@ QUIET = {"progress": False}
 
 def linear(outputs=1):
     return nn.Linear(3, outputs, bias=False).double()
+
+
+class Endless(IterableDataset):
+    """Examples, nobody knows how many."""
+
+    def __iter__(self):
+        return iter(zip(X, LABELS, strict=True))
+
+
+class Scaled(nn.Module):
+    """A network with a single number of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(3, 2), nn.Parameter(torch.ones(()))
+
+    def reset_parameters(self):
+        nn.init.ones_(self.scale)
+
+    def forward(self, x):
+        return self.scale * self.layer(x)
 
 
 def carried(width: int) -> pst.priors.Normal:
@@ -107,9 +128,10 @@ def test_example_weights_count_as_copies():
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_members_trained_together_equal_members_trained_alone(clip, optimizer, monkeypatch):
-    options = {"batch_size": 16, "clip": clip, "optimizer": optimizer, "lr": 0.01, **QUIET}
-    fit = lambda: pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=5, members=3, seed=4, training=pst.Training(**options))  # noqa: E731
+@pytest.mark.parametrize("network", [mlp, lambda: Scaled().double()], ids=["mlp", "with a scalar"])
+def test_members_trained_together_equal_members_trained_alone(network, clip, optimizer, monkeypatch):
+    training = pst.Training(batch_size=16, clip=clip, optimizer=optimizer, lr=0.01, **QUIET)
+    fit = lambda: pst.fit(network(), pst.MAP(), (X, LABELS), epochs=5, members=3, seed=4, training=training)  # noqa: E731
     torch.manual_seed(0)
     together = fit()
     monkeypatch.setattr("posterity.training.restarts._stackable", lambda network, job: False)
@@ -306,6 +328,9 @@ def test_bad_labels_late_in_a_loader_are_found():
         ({"schedule": "cosin"}, "unknown schedule"),
         ({"optimizer": "adamw"}, "unknown optimizer"),
         ({"patience": 3}, "validation"),
+        ({"batch_size": 4.0}, "batch_size must be a whole number, got 4.0"),
+        ({"accumulate": 2.0}, "accumulate must be a whole number"),
+        ({"steps": 1.5}, "steps must be a whole number"),
         ({"resume": True}, "checkpoint"),
         ({"batch_size": 0}, "batch_size"),
         ({"validation": 1.5}, "validation fraction"),
@@ -322,6 +347,8 @@ def test_bad_settings_are_refused(changes, match):
     ("arguments", "match"),
     [
         ({"epochs": 0}, "epochs"),
+        ({"epochs": 1.5}, "epochs must be a whole number, got 1.5"),
+        ({"data": Endless()}, "a data set without a length"),
         ({"members": 0}, "members"),
         ({"method": "map"}, "method"),
         ({"data": []}, "no batches"),

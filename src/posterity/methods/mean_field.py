@@ -39,7 +39,7 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import RandomStreams
 from posterity.run import Run
-from posterity.types import Batch, Params, Plan, PosterityError, check_positive
+from posterity.types import Batch, Params, Plan, PosterityError, check_positive, check_whole
 
 __all__ = ["MeanField", "evidence_bound"]
 
@@ -76,6 +76,7 @@ class MeanField(Method):
     bayesian_norm: bool = False
 
     def __post_init__(self) -> None:
+        check_whole(mc_samples=self.mc_samples)
         check_positive(mc_samples=self.mc_samples, temperature=self.temperature)
         kl_schedule(self.kl_schedule)
         if self.free_bits < 0:

@@ -24,7 +24,7 @@ from posterity.training.doctor import check_diversity
 from posterity.training.loop import Job, train
 from posterity.training.progress import Progress, TensorBoard
 from posterity.training.stream import Resident, Stream, open_stream, split_off
-from posterity.types import Batch, Inputs, Plan, PosterityError
+from posterity.types import Batch, Inputs, Plan, PosterityError, check_whole
 
 __all__ = ["fit", "fit_one"]
 
@@ -229,6 +229,7 @@ def _check_single(network: nn.Module, inputs: Inputs) -> None:
 def _check_arguments(method: Method, epochs: int | None, members: int, training: Training) -> None:
     if not isinstance(method, Method):
         raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
+    check_whole(epochs=epochs)
     if epochs is not None and training.steps is not None:
         raise PosterityError("give epochs or Training(steps=...), not both")
     if epochs is not None and epochs < 1:
