@@ -179,6 +179,15 @@ def test_a_stacked_network_is_its_members_side_by_side():
     torch.testing.assert_close(outputs, torch.stack([n(x) for n, x in zip(networks, inputs, strict=True)]))
 
 
+def test_members_of_a_laplace_posterior_share_their_noise_in_a_file_too(tmp_path):
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    q = pst.fit(network, pst.Laplace(), (X, Y), epochs=3, members=2, training=pst.Training(batch_size=16, **QUIET))
+    assert {inner.likelihood for part in q.parts for inner in (part, *part.parts)} == {q.likelihood}
+    pst.save(q, tmp_path / "q")
+    again = pst.load(tmp_path / "q", network)
+    torch.testing.assert_close(again.predict(X).variance, q.predict(X).variance, rtol=0, atol=0)
+
+
 def test_members_are_validated_each_on_all_of_the_data():
     held = (X[40:], LABELS[40:])
     training = pst.Training(batch_size=8, lr=0.05, validation=held, **QUIET)
