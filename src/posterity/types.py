@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -86,6 +86,13 @@ def check_positive(**values: float | Mapping[str, Any]) -> None:
             low = float(number.min()) if isinstance(number, Tensor) else number
             if not low > 0 or low == float("inf"):
                 raise PosterityError(f"{name} must be positive and finite, got {low!r}")
+
+
+def check_whole(**values: Any) -> None:
+    """Refuse counts that are no whole numbers; None stands for one that was not given."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, SupportsIndex):
+            raise PosterityError(f"{name} must be a whole number, got {value!r}")
 
 
 def check_fraction(**values: float) -> None:

@@ -194,3 +194,15 @@ def test_bad_hyper_parameters(options, message):
 def test_too_few_snapshots_are_refused():
     with pytest.raises(pst.PosterityError, match="snapshots would come"):
         pst.fit(network(), HWA(every=50), data(), epochs=4, training=pst.Training(batch_size=32, progress=False))
+
+
+def test_weights_that_are_not_trained_have_no_part_in_the_density():
+    net = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1)).double()
+    net[0].requires_grad_(False)
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    training = pst.Training(batch_size=8, progress=False)
+    q = pst.fit(net, HWA(of=pst.IVON(), every=2, rank=2), (x, x[:, :1]), epochs=4, training=training)
+    rows = q.q.deviations[:, -2:] * q.q.scale
+    covariance = q.q.std[-2:].square().diag() + rows.T @ rows
+    exact = torch.distributions.MultivariateNormal(q.q.mean[-2:], covariance).log_prob(q.q.mean[-2:] + 0.1)
+    torch.testing.assert_close(q.log_prob({name: mean + 0.1 for name, mean in q.mean().items()}), exact)

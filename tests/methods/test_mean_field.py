@@ -86,6 +86,20 @@ def test_the_bound_of_the_exact_posterior_is_the_evidence():
     assert bound == pytest.approx(evidence, abs=1e-6)
 
 
+def test_the_bound_takes_each_draw_with_its_own_statistics_and_the_weights_of_examples():
+    x, y = regression(60)
+    net = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 1)).double()
+    q = pst.fit(net, MeanField(init_std=0.1), (x, y[:, None]), epochs=1, training=pst.Training(progress=False))
+    weights = torch.arange(60, dtype=torch.float64)
+    bound = evidence_bound(q, priors.Normal(1.0), [pst.types.Batch(x, y[:, None], weights)], draws=3)
+    expected = 0.0
+    for (params, _), draw in zip(q.samples(3), q.draws(3), strict=True):
+        fit = (q.likelihood.log_prob(draw(x), y[:, None]) * weights).sum()
+        prior = priors.Normal(1.0).log_prob({name: params[name] for name in q.bayesian.names})
+        expected += float(fit + prior - q.log_prob(params)) / 3
+    assert bound == pytest.approx(expected, rel=1e-10)
+
+
 @pytest.mark.slow
 def test_a_trained_full_covariance_reaches_the_evidence():
     x, y = regression()

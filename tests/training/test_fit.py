@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import posterity as pst
 from posterity.optim import schedules
@@ -23,6 +23,27 @@ QUIET = {"progress": False}
 
 def linear(outputs=1):
     return nn.Linear(3, outputs, bias=False).double()
+
+
+class Endless(IterableDataset):
+    """Examples, nobody knows how many."""
+
+    def __iter__(self):
+        return iter(zip(X, LABELS, strict=True))
+
+
+class Scaled(nn.Module):
+    """A network with a single number of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = nn.Linear(3, 2), nn.Parameter(torch.ones(()))
+
+    def reset_parameters(self):
+        nn.init.ones_(self.scale)
+
+    def forward(self, x):
+        return self.scale * self.layer(x)
 
 
 def carried(width: int) -> pst.priors.Normal:
@@ -107,9 +128,10 @@ def test_example_weights_count_as_copies():
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_members_trained_together_equal_members_trained_alone(clip, optimizer, monkeypatch):
-    options = {"batch_size": 16, "clip": clip, "optimizer": optimizer, "lr": 0.01, **QUIET}
-    fit = lambda: pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=5, members=3, seed=4, training=pst.Training(**options))  # noqa: E731
+@pytest.mark.parametrize("network", [mlp, lambda: Scaled().double()], ids=["mlp", "with a scalar"])
+def test_members_trained_together_equal_members_trained_alone(network, clip, optimizer, monkeypatch):
+    training = pst.Training(batch_size=16, clip=clip, optimizer=optimizer, lr=0.01, **QUIET)
+    fit = lambda: pst.fit(network(), pst.MAP(), (X, LABELS), epochs=5, members=3, seed=4, training=training)  # noqa: E731
     torch.manual_seed(0)
     together = fit()
     monkeypatch.setattr("posterity.training.restarts._stackable", lambda network, job: False)
@@ -157,6 +179,15 @@ def test_a_stacked_network_is_its_members_side_by_side():
     torch.testing.assert_close(outputs, torch.stack([n(x) for n, x in zip(networks, inputs, strict=True)]))
 
 
+def test_members_of_a_laplace_posterior_share_their_noise_in_a_file_too(tmp_path):
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    q = pst.fit(network, pst.Laplace(), (X, Y), epochs=3, members=2, training=pst.Training(batch_size=16, **QUIET))
+    assert {inner.likelihood for part in q.parts for inner in (part, *part.parts)} == {q.likelihood}
+    pst.save(q, tmp_path / "q")
+    again = pst.load(tmp_path / "q", network)
+    torch.testing.assert_close(again.predict(X).variance, q.predict(X).variance, rtol=0, atol=0)
+
+
 def test_members_are_validated_each_on_all_of_the_data():
     held = (X[40:], LABELS[40:])
     training = pst.Training(batch_size=8, lr=0.05, validation=held, **QUIET)
@@ -179,6 +210,34 @@ def test_members_see_their_own_examples_in_micro_batches_too():
     )
     for a, b in zip(whole.parts, pieces.parts, strict=True):
         torch.testing.assert_close(a.mean(), b.mean(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("held", "match"),
+    [
+        ((X, LABELS + 5), "validation data: class targets run from 5 to 6"),
+        ([(X, LABELS.double())], "validation data: Categorical needs integer"),
+        ((X[:, :2], LABELS), "validation data: the network cannot take inputs"),
+    ],
+)
+def test_validation_data_that_do_not_fit_are_refused_before_the_first_step(held, match):
+    with pytest.raises(pst.PosterityError, match=match):
+        pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(validation=held, **QUIET))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_validation_fraction_of_a_list_of_batches_is_refused(count):
+    training = pst.Training(validation=0.25, **QUIET)
+    with pytest.raises(pst.PosterityError, match="a validation fraction needs tensors"):
+        pst.fit(mlp(), pst.MAP(), [(X, LABELS)] * count, epochs=1, training=training)
+
+
+def test_weights_of_validation_examples_count_as_copies():
+    weights = torch.tensor([3.0, 0.0] * 10, dtype=torch.float64)
+    held = [(X[40:], LABELS[40:], weights)]
+    q = pst.fit(mlp(), pst.MAP(), (X[:40], LABELS[:40]), epochs=2, training=pst.Training(validation=held, **QUIET))
+    own = -(q.predict(X[40:]).log_prob(LABELS[40:]) * weights).mean().item()
+    assert q.history[-1]["validation_loss"] == pytest.approx(own, rel=1e-6)
 
 
 def test_early_stopping_keeps_the_best():
@@ -231,6 +290,19 @@ def test_bfloat16_autocast_trains():
     assert q.mean()["0.weight"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("method", [pst.SWA(), pst.SWAG(rank=2), pst.HWA(), pst.Laplace()], ids=repr)
+def test_half_precision_is_refused_before_training_where_the_posterior_has_another(method):
+    steps = []
+
+    class Count:
+        def on_epoch(self, run, figures):
+            steps.append(run.step)
+
+    with pytest.raises(pst.PosterityError, match=r"single or double precision, got torch\.bfloat16"):
+        pst.fit(mlp().bfloat16(), method, (X.bfloat16(), LABELS), training=pst.Training(callbacks=(Count(),), **QUIET))
+    assert not steps
+
+
 def test_the_likelihood_is_said_when_it_is_inferred(caplog):
     with caplog.at_level(logging.INFO, "posterity"):
         pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET))
@@ -265,6 +337,9 @@ def test_bad_labels_late_in_a_loader_are_found():
         ({"schedule": "cosin"}, "unknown schedule"),
         ({"optimizer": "adamw"}, "unknown optimizer"),
         ({"patience": 3}, "validation"),
+        ({"batch_size": 4.0}, "batch_size must be a whole number, got 4.0"),
+        ({"accumulate": 2.0}, "accumulate must be a whole number"),
+        ({"steps": 1.5}, "steps must be a whole number"),
         ({"resume": True}, "checkpoint"),
         ({"batch_size": 0}, "batch_size"),
         ({"validation": 1.5}, "validation fraction"),
@@ -281,6 +356,8 @@ def test_bad_settings_are_refused(changes, match):
     ("arguments", "match"),
     [
         ({"epochs": 0}, "epochs"),
+        ({"epochs": 1.5}, "epochs must be a whole number, got 1.5"),
+        ({"data": Endless()}, "a data set without a length"),
         ({"members": 0}, "members"),
         ({"method": "map"}, "method"),
         ({"data": []}, "no batches"),

@@ -28,12 +28,12 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Normal, Prior
 from posterity.random import RandomStreams
 from posterity.run import Collector, NoCollector, Run
-from posterity.types import Batch, Params, Plan
+from posterity.types import Batch, Params, Plan, PosterityError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Method", "plain_parameters"]
+__all__ = ["Method", "check_precision", "plain_parameters"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,16 @@ class Method:
 def plain_parameters(module: nn.Module) -> Params:
     """Parameters by name, as the prior sees them."""
     return dict(module.named_parameters())
+
+
+def check_precision(method: Method, module: nn.Module) -> None:
+    """Refuse a network in half precision, before it is trained, where its posterior would be in another."""
+    half = [p.dtype for p in module.parameters() if p.dtype in (torch.float16, torch.bfloat16)]
+    if half:
+        raise PosterityError(
+            f"{type(method).__name__} needs a network in single or double precision, got {half[0]}: use float32, and "
+            "Training(autocast=True) for bfloat16 products"
+        )
 
 
 def ridge_precision(prior: Prior) -> float:

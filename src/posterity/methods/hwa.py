@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 
 from posterity.flat import Layout
 from posterity.layers.variational import Variational
-from posterity.methods.base import Method, plain_parameters
+from posterity.methods.base import Method, check_precision, plain_parameters
 from posterity.methods.collect import Snapshots, Times, Trajectory
 from posterity.methods.mean_field import MeanField
 from posterity.methods.swa import trajectory_of
@@ -168,6 +168,7 @@ class HWA(Method):
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """The wrapped method's."""
+        check_precision(self, module)
         return self.of.prepare(module)
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:

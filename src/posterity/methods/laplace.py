@@ -32,7 +32,7 @@ from posterity.calling import call, map_inputs, plain_copy
 from posterity.curvature import ggn
 from posterity.data.pieces import pieces
 from posterity.flat import Layout
-from posterity.methods.base import Method
+from posterity.methods.base import Method, check_precision
 from posterity.methods.laplace_structures import STRUCTURES, Precision, Structure
 from posterity.posteriors import Linearised, WeightPosterior
 from posterity.posteriors.tempered import minimise
@@ -88,6 +88,11 @@ class Laplace(Method):
             )
         return replace(self, prior=prior.independent() if self.structure == "diagonal" else prior, tune_prior=False)
 
+    def prepare(self, module: nn.Module) -> nn.Module:
+        """A copy, of a network in the precision that its factors need."""
+        check_precision(self, module)
+        return super().prepare(module)
+
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
         """One pass over the data at the trained weights."""
         return self._about(run.module, likelihood, batches, run.streams.shared)
@@ -112,6 +117,7 @@ class Laplace(Method):
     def _about(
         self, module: nn.Module, likelihood: Likelihood, batches: Iterable[Batch], generator: torch.Generator
     ) -> WeightPosterior:
+        check_precision(self, module)
         network = _trainable_copy(module)
         structure = STRUCTURES[self.structure](network)
         columns = {

@@ -39,7 +39,7 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import RandomStreams
 from posterity.run import Run
-from posterity.types import Batch, Params, Plan, PosterityError, check_positive
+from posterity.types import Batch, Params, Plan, PosterityError, check_positive, check_whole
 
 __all__ = ["MeanField", "evidence_bound"]
 
@@ -76,6 +76,7 @@ class MeanField(Method):
     bayesian_norm: bool = False
 
     def __post_init__(self) -> None:
+        check_whole(mc_samples=self.mc_samples)
         check_positive(mc_samples=self.mc_samples, temperature=self.temperature)
         kl_schedule(self.kl_schedule)
         if self.free_bits < 0:
@@ -183,11 +184,12 @@ def evidence_bound(posterior: GaussianPosterior, prior: Prior, batches: Iterable
         draws: How many draws to average.
     """
     flat = prior.flat(posterior.bayesian)
-    samples = [params for params, _ in posterior.samples(draws) or ()]
-    vectors = [posterior.bayesian.flatten(params) for params in samples]
+    samples = list(posterior.samples(draws) or ())
+    vectors = [posterior.bayesian.flatten(params) for params, _ in samples]
     total = torch.stack([flat.log_density(v).sum() - posterior.q.log_prob(v) for v in vectors]).mean()
     for batch in batches:
-        for params in samples:
-            outputs = Draw(posterior.module, params, {})(batch.inputs)
-            total = total + posterior.likelihood.log_prob(outputs, batch.targets).sum() / draws
+        for params, buffers in samples:
+            outputs = Draw(posterior.module, params, buffers)(batch.inputs)
+            each = posterior.likelihood.log_prob(outputs, batch.targets)
+            total = total + (each if batch.weights is None else each * batch.weights).sum() / draws
     return float(total)

@@ -25,7 +25,7 @@ from posterity.posteriors import WeightPosterior
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Normal
 from posterity.run import Run
-from posterity.types import Batch, Params, Plan, PosterityError, check_fraction, check_positive
+from posterity.types import Batch, Params, Plan, PosterityError, check_fraction, check_positive, check_whole
 
 __all__ = ["NaturalGradient"]
 
@@ -50,6 +50,7 @@ class NaturalGradient(Method):
     warmup_start: float = 0.1
 
     def __post_init__(self) -> None:
+        check_whole(mc_samples=self.mc_samples)
         check_positive(mc_samples=self.mc_samples, temperature=self.temperature, warmup_start=self.warmup_start)
         check_fraction(warmup=self.warmup)
         if self.lr is not None:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from posterity.flat import Layout
-from posterity.methods.base import Method
+from posterity.methods.base import Method, check_precision
 from posterity.methods.collect import Snapshots, Times, Trajectory, other_buffers
 from posterity.optim.schedules import Pace
 from posterity.posteriors import Empirical, WeightPosterior
@@ -81,6 +81,11 @@ class SWA(Method):
             return 1 + (high - 1) * min(1.0, max(0.0, fallen))
 
         return Pace(factor, lambda step: 1.0)
+
+    def prepare(self, module: nn.Module) -> nn.Module:
+        """A copy, of a network in the precision of its moments."""
+        check_precision(self, module)
+        return super().prepare(module)
 
     def collector(self, module: nn.Module, plan: Plan) -> Snapshots:
         """The running mean of the weights."""

@@ -195,7 +195,9 @@ class Linearised(WeightPosterior):
     def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Self:
         """The posterior that ``state`` was taken from."""
         linear = state.get("network_is_linear", False)  # files of before it was kept have none
-        return cls(state["parts"][0], state["log_evidence"], network_is_linear=linear)
+        found = cls(state["parts"][0], state["log_evidence"], network_is_linear=linear)
+        found.likelihood = likelihood  # in files of before members shared one, the part's was another
+        return found
 
 
 @singledispatch

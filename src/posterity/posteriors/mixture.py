@@ -20,8 +20,9 @@ __all__ = ["Mixture"]
 class Mixture(WeightPosterior):
     """Equal weight on each of some posteriors over the same network.
 
-    n draws are spread over the parts as evenly as they go, in turn; a part that has fewer distinct draws than its share
-    (a point) gives each once, so that five points asked for 32 draws are five draws.
+    n draws are spread over the parts as evenly as they go, in turn; parts that have fewer distinct draws than their
+    share (points) give each once, so that five points asked for 32 draws are five draws. Beside parts that have more,
+    they give theirs over again, so that all parts keep equal weight.
     """
 
     kind = "mixture"
@@ -50,20 +51,21 @@ class Mixture(WeightPosterior):
             return [int(i in chosen) for i in range(len(self.parts))]
         low, extra = divmod(n, len(self.parts))
         shares = [low + (i < extra) for i in range(len(self.parts))]
-        return [
+        once = [
             share if p.distinct is None else min(share, p.distinct) for share, p in zip(shares, self.parts, strict=True)
         ]
+        return once if max(once) - min(once) <= 1 else shares
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """Functions of the parts in turn."""
         pairs = zip(self.parts, self._shares(n), strict=True)
-        return _in_turn([part.draws(share, generator) for part, share in pairs if share])
+        return _in_turn([_repeated(part.draws(share, generator), part, share) for part, share in pairs if share])
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
         """Weights of the parts in turn, where every part's draws are weights."""
         pairs = zip(self.parts, self._shares(n), strict=True)
-        each = [part.samples(share, generator) for part, share in pairs if share]
-        known = [samples for samples in each if samples is not None]
+        each = [(part.samples(share, generator), part, share) for part, share in pairs if share]
+        known = [_repeated(samples, part, share) for samples, part, share in each if samples is not None]
         return _in_turn(known) if len(known) == len(each) else None
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
@@ -102,6 +104,13 @@ class Mixture(WeightPosterior):
     def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Mixture:
         """A mixture of rebuilt parts."""
         return cls(state["parts"])
+
+
+def _repeated(draws: Iterator[Any], part: Posterior, share: int) -> Iterator[Any]:
+    """As many draws as the part's share, from the first on again where it has fewer."""
+    if part.distinct is None or part.distinct >= share:
+        return draws
+    return itertools.islice(itertools.cycle(list(draws)), share)
 
 
 def _in_turn(iterators: list[Iterator[Any]]) -> Iterator[Any]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from posterity.types import PosterityError
+
 __all__ = ["DiagonalNormal", "FullNormal", "LowRankNormal"]
 
 
@@ -104,6 +106,10 @@ class LowRankNormal:
         return 2 * self.std.log().sum() + torch.linalg.slogdet(inner).logabsdet
 
     def log_prob(self, weights: Tensor) -> Tensor:
-        """Log density of a whole vector, by the matrix determinant and inversion lemmas."""
-        factor = self.deviations.to(self.mean).T * self.scale
-        return torch.distributions.LowRankMultivariateNormal(self.mean, factor, self.std.square()).log_prob(weights)
+        """Log density of a whole vector (without weights of variance 0), by the determinant and inversion lemmas."""
+        live = self.variance() > 0
+        diagonal, factor = self.std[live].square(), self.deviations.to(self.mean).T[live] * self.scale
+        if not bool((diagonal > 0).all()):
+            raise PosterityError("weights that vary in the low-rank directions alone have no density")
+        q = torch.distributions.LowRankMultivariateNormal(self.mean[live], factor, diagonal)
+        return q.log_prob(weights[live])

@@ -13,7 +13,7 @@ from torch import Tensor
 from posterity.optim.config import OptimizerConfig
 from posterity.optim.schedules import Schedule, schedule
 from posterity.run import Run
-from posterity.types import PosterityError, check_positive
+from posterity.types import PosterityError, check_positive, check_whole
 
 __all__ = ["Callback", "Training"]
 
@@ -84,6 +84,8 @@ class Training:
 
     def __post_init__(self) -> None:
         check_positive(batch_size=self.batch_size, accumulate=self.accumulate, ranks_per_draw=self.ranks_per_draw)
+        check_whole(batch_size=self.batch_size, accumulate=self.accumulate, ranks_per_draw=self.ranks_per_draw)
+        check_whole(steps=self.steps, patience=self.patience)
         for name in ("lr", "clip", "steps", "patience", "num_data"):
             if getattr(self, name) is not None:
                 check_positive(**{name: getattr(self, name)})

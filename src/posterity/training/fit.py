@@ -24,7 +24,7 @@ from posterity.training.doctor import check_diversity
 from posterity.training.loop import Job, train
 from posterity.training.progress import Progress, TensorBoard
 from posterity.training.stream import Resident, Stream, open_stream, split_off
-from posterity.types import Batch, Inputs, Plan, PosterityError
+from posterity.types import Batch, Inputs, Plan, PosterityError, check_whole
 
 __all__ = ["fit", "fit_one"]
 
@@ -158,6 +158,8 @@ def _job(
         likelihood = likelihoods.infer(first.targets)
         _log.info("likelihood: %s, from the type of the targets (%s)", likelihood, first.targets.dtype)
     probe = probed(module, first, likelihood, stream, device)
+    if held_stream is not None:
+        _check_held(probe, likelihood, held_stream)
     if stream.smallest // ranks.world == 1:
         _check_single(probe, first.inputs)
     steps = training.steps or (epochs or 10) * stream.steps_per_epoch
@@ -174,6 +176,18 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
     network = copied(module).to(device)
     if not any(p.requires_grad for p in network.parameters()):
         raise PosterityError("the network has no parameter to train")
+    targets = stream.targets if isinstance(stream, Resident) else batch.targets
+    _check_data(network, batch, likelihood, targets)
+    if likelihood.classifies and isinstance(stream, Resident) and bool((targets == targets.flatten()[0]).all()):
+        raise PosterityError(
+            f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
+        )
+    return network
+
+
+@torch.no_grad()
+def _check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets: Tensor) -> None:
+    """Refuse inputs that the network cannot take, and targets that do not fit its outputs."""
     check_finite(batch.inputs)
     mode = network.training
     network.eval()
@@ -186,13 +200,16 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
         network.train(mode)
     if not isinstance(outputs, Tensor):
         raise PosterityError(f"the network must return one tensor, got {type(outputs).__name__}")
-    targets = stream.targets if isinstance(stream, Resident) else batch.targets
     likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
-    if likelihood.classifies and isinstance(stream, Resident) and bool((targets == targets.flatten()[0]).all()):
-        raise PosterityError(
-            f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
-        )
-    return network
+
+
+def _check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> None:
+    """The same of validation data, which would otherwise be met when the first epoch is over."""
+    first = next(iter(held.once()))
+    try:
+        _check_data(network, first, likelihood, held.targets if isinstance(held, Resident) else first.targets)
+    except PosterityError as error:
+        raise PosterityError(f"validation data: {error}") from error
 
 
 @torch.no_grad()
@@ -212,6 +229,7 @@ def _check_single(network: nn.Module, inputs: Inputs) -> None:
 def _check_arguments(method: Method, epochs: int | None, members: int, training: Training) -> None:
     if not isinstance(method, Method):
         raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
+    check_whole(epochs=epochs)
     if epochs is not None and training.steps is not None:
         raise PosterityError("give epochs or Training(steps=...), not both")
     if epochs is not None and epochs < 1:

@@ -179,7 +179,7 @@ def _clip(run: Run, norm: float) -> None:
     if run.members == 1:
         nn.utils.clip_grad_norm_(run.module.parameters(), norm)
         return
-    squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)
+    squares = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0)
     factors = (norm / (squares.sqrt() + 1e-6)).clamp_max(1.0)
     for g in gradients:
         g.mul_(factors.view(-1, *[1] * (g.ndim - 1)))

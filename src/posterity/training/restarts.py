@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 
 from posterity.calling import arguments, map_inputs
 from posterity.posteriors import Mixture, Posterior
-from posterity.probability.likelihoods import pooled
+from posterity.probability.likelihoods import Likelihood, pooled
 from posterity.random import RandomStreams, global_seed
 from posterity.run import NoCollector, Run
 from posterity.training.distributed import Ranks
@@ -59,8 +59,15 @@ def fit_members(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, j
         parts = [fit_one(n, _numbered(own, i)) for i, (n, own) in enumerate(zip(networks, jobs, strict=True))]
     shared = pooled([part.likelihood for part in parts])
     for part in parts:
-        part.likelihood = shared
+        _give(part, shared)
     return Mixture(parts)
+
+
+def _give(posterior: Posterior, likelihood: Likelihood) -> None:
+    """Let a posterior, and what it is made of, have this likelihood."""
+    posterior.likelihood = likelihood
+    for part in posterior.parts:
+        _give(part, likelihood)
 
 
 def reinitialised(module: nn.Module, seed: int, device: torch.device) -> nn.Module:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset, default_collate
 
 from posterity.calling import as_batch, check_finite, map_inputs, num_examples
 from posterity.random import generator_for
@@ -157,6 +157,8 @@ def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
     """Inputs and targets of a pair of tensors or of a map-style Dataset, as whole tensors."""
     if isinstance(data, TensorDataset):
         data = data.tensors
+    elif isinstance(data, IterableDataset):
+        raise PosterityError("a data set without a length is read by a loader: give it as a DataLoader")
     elif isinstance(data, Dataset):
         if len(data) == 0:  # type: ignore[arg-type]
             raise PosterityError("the data set is empty")
@@ -175,7 +177,7 @@ def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
 
 def split_off(data: Any, fraction: float, seed: int) -> tuple[tuple[Inputs, Tensor], tuple[Inputs, Tensor]]:
     """The data without a random fraction, and that fraction."""
-    if isinstance(data, DataLoader):
+    if isinstance(data, DataLoader | list):
         raise PosterityError(
             "a validation fraction needs tensors or a Dataset; give a validation loader beside a loader"
         )

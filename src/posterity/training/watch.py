@@ -83,14 +83,15 @@ class Watch:
 
 @torch.no_grad()
 def held_out_loss(run: Run, likelihood: Likelihood, held: Stream) -> float:
-    """Mean negative log-likelihood on validation data at the current weights, in eval mode."""
+    """Mean negative log-likelihood on validation data at the current weights, in eval mode; weighted as in training."""
     log_prob = (run.noise or likelihood).log_prob  # type: ignore[union-attr]
     run.module.eval()
     try:
-        sums = [
-            (log_prob(call(run.module, batch.inputs), batch.targets).sum(), len(batch.targets))  # type: ignore[operator]
-            for batch in held.once()
-        ]
+        total, count = 0.0, 0
+        for batch in held.once():
+            each = log_prob(call(run.module, batch.inputs), batch.targets)  # type: ignore[operator]
+            total += float((each if batch.weights is None else each * batch.weights).sum())
+            count += len(batch.targets)
     finally:
         run.module.train()
-    return -float(sum(float(s) for s, _ in sums)) / sum(n for _, n in sums)
+    return -total / count
