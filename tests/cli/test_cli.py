@@ -141,6 +141,17 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--config", "absent.toml"), "there is no config file absent.toml"),
         (("fit", "--out", "r", "--method", "dropout"), "no dropout layer"),
         (("fit", "--out", "r", "--epochs", "0"), "epochs must be at least 1, got 0"),
+        (("fit", "--out", "r", "--set", "run.epochs=ten"), "epochs of [run] must be int, got 'ten'"),
+        (("fit", "--out", "r", "--set", "run.epochs=1.5"), "epochs of [run] must be int, got 1.5"),
+        (("fit", "--out", "r", "--set", "run.epochs=true"), "epochs of [run] must be int, got True"),
+        (("fit", "--out", "r", "--set", "run.data=3"), "data of [run] must be str, got 3"),
+        (("fit", "--out", "r", "--seed", str(2**70)), "a seed must be a whole number of at most 64 bits"),
+        (("fit", "--out", "r", "--set", "training.lr=fast"), "lr of [training] must be float | None, got 'fast'"),
+        (("fit", "--out", "r", "--set", "method.prior=3"), "prior of map must be Prior, got 3"),
+        (("fit", "--out", "r", "--set", "method.prior.std=wide"), "std of Normal must be a number, got 'wide'"),
+        (("fit", "--out", "r", "--set", "method.prior.kind=3"), "unknown prior 3"),
+        (("fit", "--out", "r", "--method", "swag", "--set", "method.rank=ten"), "rank of swag must be int"),
+        (("fit", "--out", "r", "--set", "training.lr=1", "--set", "training.lr.x=1"), "lr, which is 1 and no table"),
         (("evaluate", "absent"), "absent is not a run folder"),
         (("predict", "absent", "x.npz"), "absent is not a run folder"),
     ],
@@ -149,6 +160,12 @@ def test_wrong_arguments_are_one_sentence(posterity, words, sentence):
     code, _, err = posterity(*words)
     assert code == 2
     assert err.startswith("posterity: ") and sentence in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_section_that_is_no_table_is_one_sentence(posterity, tmp_path):
+    (tmp_path / "c.toml").write_text("run = 3")
+    code, _, err = posterity("fit", "--config", "c.toml", "--out", "r")
+    assert code == 2 and err == "posterity: [run] must be a table, got 3\n"
 
 
 def test_a_file_in_the_place_of_the_folder_is_one_sentence(posterity, tmp_path):
