@@ -7,10 +7,13 @@ import tomllib
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
+from posterity.cli.config import build_method, plain
 from posterity.cli.main import run as command
 from posterity.files import read_state, write_state
+from posterity.methods import METHODS
 
 
 @pytest.fixture
@@ -63,6 +66,12 @@ def test_the_resolved_config_runs_again_to_the_same_bits(posterity, tmp_path):
     assert posterity("fit", "--config", "a/config.toml", "--out", "b")[0] == 0
     first, second = (read_state(tmp_path / name / "posterior.safetensors", "posterior") for name in "ab")
     torch.testing.assert_close(first["state"]["module"], second["state"]["module"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_run_writes_down_of_its_method_can_be_read_again(name):
+    method = build_method(name, {})
+    assert build_method(name, tomllib.loads(tomli_w.dumps(plain(method)))) == method
 
 
 def test_regression_comes_back_in_original_units(posterity, tmp_path):
@@ -149,7 +158,8 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--set", "training.lr=fast"), "lr of [training] must be float | None, got 'fast'"),
         (("fit", "--out", "r", "--set", "method.prior=3"), "prior of map must be Prior, got 3"),
         (("fit", "--out", "r", "--set", "method.prior.std=wide"), "std of Normal must be a number, got 'wide'"),
-        (("fit", "--out", "r", "--set", "method.prior.kind=3"), "unknown prior 3"),
+        (("fit", "--out", "r", "--set", "method.prior.kind=3"), "unknown kind 3"),
+        (("fit", "--out", "r", "--method", "mean-field", "--set", "method.family=3"), "must be str | Family, got 3"),
         (("fit", "--out", "r", "--method", "swag", "--set", "method.rank=ten"), "rank of swag must be int"),
         (("fit", "--out", "r", "--set", "training.lr=1", "--set", "training.lr.x=1"), "lr, which is 1 and no table"),
         (("evaluate", "absent"), "absent is not a run folder"),

@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from posterity.data import CropFlip
 from posterity.files import write_bytes
-from posterity.methods import METHODS, Method
+from posterity.methods import METHODS, Method, tempering
 from posterity.probability import likelihoods, priors
 from posterity.probability.likelihoods import Likelihood
 from posterity.training.config import Training
@@ -130,19 +130,24 @@ def _shell_name(method: Method) -> str:
 
 
 def _value(value: Any) -> Any:
-    """What a TOML value stands for: tables are priors (``kind``) or methods (``method``), lists are tuples."""
+    """What a TOML value stands for: tables are methods (``method``), or priors and schedules (``kind``)."""
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, Mapping) and "method" in value:
         return build_method(value["method"], {key: v for key, v in value.items() if key != "method"})
     if isinstance(value, Mapping):
-        kinds = {name: getattr(priors, name) for name in priors.__all__ if name[0].isupper() and name != "Prior"}
-        kind = nearest(value.get("kind", "Normal"), kinds, "prior")
+        kind = nearest(value.get("kind", "Normal"), kinds := _kinds(), "kind")
         options = {key: v for key, v in value.items() if key != "kind"}
         _known(options, [f.name for f in fields(kinds[kind])], f"option of {kind}")
         _typed(options, kinds[kind], kind)
         return kinds[kind](**options)
     return value
+
+
+def _kinds() -> dict[str, type]:
+    """Priors and schedules of the KL, which some methods have by default, by the names of their classes."""
+    found: dict[str, type] = {name: getattr(module, name) for module in (priors, tempering) for name in module.__all__}
+    return {name: cls for name, cls in found.items() if is_dataclass(cls) and name not in ("Prior", "KLSchedule")}
 
 
 def _known(table: Mapping[str, Any], names: Iterable[str], what: str) -> None:
