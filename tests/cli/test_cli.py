@@ -102,6 +102,25 @@ def test_files_are_predicted_in_the_units_they_were_fitted_in(posterity, tmp_pat
         assert [int(row["label"]) for row in rows] == list(labels), name
 
 
+def test_a_file_that_has_grown_is_judged_in_the_units_of_the_run(posterity, tmp_path):
+    def rows(kind, centre):
+        return [f"{centre + (i % 7) / 10},{i % 5},{kind}" for i in range(40)]
+
+    def accuracy():
+        assert posterity("evaluate", "run", "--out", "scores.json")[0] == 0
+        return json.loads((tmp_path / "scores.json").read_text())["figures"]["accuracy"]
+
+    first = ["u,v,kind", *rows("b", 0), *rows("c", 6)]
+    (tmp_path / "d.csv").write_text("\n".join(first))
+    posterity("fit", "--data", "d.csv", "--out", "run", "--epochs", 40, "--set", "training.lr=0.01")
+    assert accuracy() == 1
+    (tmp_path / "d.csv").write_text("\n".join([*first, *rows("c", 60)]))  # moves the mean beyond either of the old ones
+    assert accuracy() == 1
+    (tmp_path / "d.csv").write_text("\n".join([*first, *rows("a", 60)]))  # classes are numbered in alphabetical order
+    code, _, err = posterity("evaluate", "run")
+    assert code == 2 and "has the class 'a', for which the network has no output" in err
+
+
 def test_every_target_is_predicted(posterity, tmp_path):
     x = np.linspace(0, 1, 60)[:, None]
     np.savez(tmp_path / "d.npz", x=x, y=np.concatenate([x, 100 + 10 * x], 1))
