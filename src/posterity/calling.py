@@ -27,6 +27,7 @@ __all__ = [
     "channels_last",
     "check_finite",
     "device_order",
+    "find_device",
     "finite_check",
     "map_inputs",
     "num_examples",
@@ -85,6 +86,17 @@ def num_examples(inputs: Inputs) -> int:
     return lengths.pop()
 
 
+def find_device(name: torch.device | str) -> torch.device:
+    """The device of this name, if it is there."""
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        raise PosterityError(f"device={name!r} names no device: use 'cpu', 'cuda' or 'cuda:1'") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise PosterityError(f"device={name!r} was asked for, but torch sees no GPU here")
+    return device
+
+
 def copied(module: nn.Module) -> nn.Module:
     """A copy of the user's network, which is never changed itself; one that could not be copied later is refused."""
     for name, part in module.named_modules():
@@ -116,8 +128,8 @@ class InputSpec:
             tuple(tuple(t.shape[1:]) for t in tensors), tuple(str(t.dtype).removeprefix("torch.") for t in tensors)
         )
 
-    def check(self, inputs: Inputs) -> None:
-        """Refuse inputs of another shape or kind."""
+    def check(self, inputs: Inputs, precision: torch.dtype) -> None:
+        """Refuse inputs of another shape or kind, or of a precision that neither the fit's data nor the network has."""
         tensors = tensors_of(inputs)
         if not tensors:
             raise PosterityError(f"inputs must be tensors, got {type(inputs).__name__}")
@@ -128,7 +140,9 @@ class InputSpec:
                 raise PosterityError(
                     f"inputs have shape {tuple(tensor.shape)}, but the network was fitted on (batch, *{shape})"
                 )
-            if tensor.is_floating_point() != getattr(torch, dtype).is_floating_point:
+            fitted = getattr(torch, dtype)
+            real = tensor.is_floating_point()
+            if real != fitted.is_floating_point or (real and tensor.dtype not in (fitted, precision)):
                 raise PosterityError(f"inputs are {tensor.dtype}, but the network was fitted on {dtype}")
 
 

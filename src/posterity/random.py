@@ -18,6 +18,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from posterity.types import PosterityError
+
 _STRIDE = 1_000_003  # a prime, so that (seed, rank) pairs of ordinary size never collide
 
 
@@ -32,8 +34,8 @@ class RandomStreams:
     def from_seed(cls, seed: int, rank: int = 0, device: torch.device | str = "cpu") -> RandomStreams:
         """Streams of one seed; the local one differs from rank to rank."""
         return cls(
-            torch.Generator(device).manual_seed(seed),
-            torch.Generator(device).manual_seed(seed + _STRIDE * (rank + 1)),
+            generator_for(seed, device),
+            generator_for(seed + _STRIDE * (rank + 1), device),
         )
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -48,7 +50,14 @@ class RandomStreams:
 
 def generator_for(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A private generator, so that nothing needs torch's global one."""
-    return torch.Generator(device).manual_seed(seed)
+    return _seeded(torch.Generator(device), seed)
+
+
+def _seeded(generator: torch.Generator, seed: int) -> torch.Generator:
+    try:
+        return generator.manual_seed(seed)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise PosterityError(f"a seed must be a whole number of at most 64 bits, got {seed!r}") from error
 
 
 @contextmanager
@@ -56,7 +65,7 @@ def global_seed(seed: int, device: torch.device) -> Iterator[None]:
     """Run code that can only use torch's global generator (dropout masks, initialisers), and leave no trace of it."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond where CUDA is not started
+        _seeded(torch.default_generator, seed)  # torch.manual_seed takes a millisecond where CUDA is not started
         if devices:
             index = torch.cuda.current_device() if device.index is None else device.index
             torch.cuda.default_generators[index].manual_seed(seed)

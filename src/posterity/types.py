@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 from torch import Tensor
@@ -84,7 +85,7 @@ def check_positive(**values: float | Mapping[str, Any]) -> None:
     for name, value in values.items():
         for number in value.values() if isinstance(value, Mapping) else (value,):
             low = float(number.min()) if isinstance(number, Tensor) else number
-            if not low > 0 or low == float("inf"):
+            if not isinstance(low, Real) or not 0 < float(low) < float("inf"):
                 raise PosterityError(f"{name} must be positive and finite, got {low!r}")
 
 
@@ -98,5 +99,5 @@ def check_whole(**values: Any) -> None:
 def check_fraction(**values: float) -> None:
     """Refuse hyper-parameters outside [0, 1)."""
     for name, value in values.items():
-        if not 0 <= value < 1:
+        if not isinstance(value, Real) or not 0 <= value < 1:
             raise PosterityError(f"{name} must lie in [0, 1), got {value!r}")

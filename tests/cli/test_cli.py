@@ -7,10 +7,13 @@ import tomllib
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
+from posterity.cli.config import build_method, plain
 from posterity.cli.main import run as command
 from posterity.files import read_state, write_state
+from posterity.methods import METHODS
 
 
 @pytest.fixture
@@ -65,6 +68,12 @@ def test_the_resolved_config_runs_again_to_the_same_bits(posterity, tmp_path):
     torch.testing.assert_close(first["state"]["module"], second["state"]["module"], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_run_writes_down_of_its_method_can_be_read_again(name):
+    method = build_method(name, {})
+    assert build_method(name, tomllib.loads(tomli_w.dumps(plain(method)))) == method
+
+
 def test_regression_comes_back_in_original_units(posterity, tmp_path):
     (tmp_path / "d.csv").write_text("x,y\n" + "\n".join(f"{i / 10},{100 + 5 * i / 10}" for i in range(200)))
     fit = ("fit", "--data", "d.csv", "--out", "r", "--epochs", 150, "--set", "training.lr=0.01")
@@ -91,6 +100,25 @@ def test_files_are_predicted_in_the_units_they_were_fitted_in(posterity, tmp_pat
         assert posterity("predict", name, f"{name}.npz", "--out", "new/y.json")[0] == 0
         rows = json.loads((tmp_path / "new" / "y.json").read_text())
         assert [int(row["label"]) for row in rows] == list(labels), name
+
+
+def test_a_file_that_has_grown_is_judged_in_the_units_of_the_run(posterity, tmp_path):
+    def rows(kind, centre):
+        return [f"{centre + (i % 7) / 10},{i % 5},{kind}" for i in range(40)]
+
+    def accuracy():
+        assert posterity("evaluate", "run", "--out", "scores.json")[0] == 0
+        return json.loads((tmp_path / "scores.json").read_text())["figures"]["accuracy"]
+
+    first = ["u,v,kind", *rows("b", 0), *rows("c", 6)]
+    (tmp_path / "d.csv").write_text("\n".join(first))
+    posterity("fit", "--data", "d.csv", "--out", "run", "--epochs", 40, "--set", "training.lr=0.01")
+    assert accuracy() == 1
+    (tmp_path / "d.csv").write_text("\n".join([*first, *rows("c", 60)]))  # moves the mean beyond either of the old ones
+    assert accuracy() == 1
+    (tmp_path / "d.csv").write_text("\n".join([*first, *rows("a", 60)]))  # classes are numbered in alphabetical order
+    code, _, err = posterity("evaluate", "run")
+    assert code == 2 and "has the class 'a', for which the network has no output" in err
 
 
 def test_every_target_is_predicted(posterity, tmp_path):
@@ -141,6 +169,18 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--config", "absent.toml"), "there is no config file absent.toml"),
         (("fit", "--out", "r", "--method", "dropout"), "no dropout layer"),
         (("fit", "--out", "r", "--epochs", "0"), "epochs must be at least 1, got 0"),
+        (("fit", "--out", "r", "--set", "run.epochs=ten"), "epochs of [run] must be int, got 'ten'"),
+        (("fit", "--out", "r", "--set", "run.epochs=1.5"), "epochs of [run] must be int, got 1.5"),
+        (("fit", "--out", "r", "--set", "run.epochs=true"), "epochs of [run] must be int, got True"),
+        (("fit", "--out", "r", "--set", "run.data=3"), "data of [run] must be str, got 3"),
+        (("fit", "--out", "r", "--seed", str(2**70)), "a seed must be a whole number of at most 64 bits"),
+        (("fit", "--out", "r", "--set", "training.lr=fast"), "lr of [training] must be float | None, got 'fast'"),
+        (("fit", "--out", "r", "--set", "method.prior=3"), "prior of map must be Prior, got 3"),
+        (("fit", "--out", "r", "--set", "method.prior.std=wide"), "std of Normal must be a number, got 'wide'"),
+        (("fit", "--out", "r", "--set", "method.prior.kind=3"), "unknown kind 3"),
+        (("fit", "--out", "r", "--method", "mean-field", "--set", "method.family=3"), "must be str | Family, got 3"),
+        (("fit", "--out", "r", "--method", "swag", "--set", "method.rank=ten"), "rank of swag must be int"),
+        (("fit", "--out", "r", "--set", "training.lr=1", "--set", "training.lr.x=1"), "lr, which is 1 and no table"),
         (("evaluate", "absent"), "absent is not a run folder"),
         (("predict", "absent", "x.npz"), "absent is not a run folder"),
     ],
@@ -149,6 +189,12 @@ def test_wrong_arguments_are_one_sentence(posterity, words, sentence):
     code, _, err = posterity(*words)
     assert code == 2
     assert err.startswith("posterity: ") and sentence in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_section_that_is_no_table_is_one_sentence(posterity, tmp_path):
+    (tmp_path / "c.toml").write_text("run = 3")
+    code, _, err = posterity("fit", "--config", "c.toml", "--out", "r")
+    assert code == 2 and err == "posterity: [run] must be a table, got 3\n"
 
 
 def test_a_file_in_the_place_of_the_folder_is_one_sentence(posterity, tmp_path):

@@ -81,3 +81,17 @@ def test_a_stream_of_tasks_with_a_report(posterity, tmp_path):
     assert code == 2 and "belongs to another run: its strategy" in err
     assert posterity("continual", "--benchmark", "split-digts")[0] == 2
     assert posterity("continual", "--method", "vong")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--tasks", 0), "at least one task, got tasks=0"),
+        (("--tasks", -1), "at least one task, got tasks=-1"),
+        (("--seeds", 0), "seeds must be positive, got 0"),
+        (("--method", ""), "no method was named"),
+    ],
+)
+def test_a_stream_of_nothing_is_one_sentence(posterity, tmp_path, words, sentence):
+    code, _, err = posterity("continual", *words)
+    assert code == 2 and sentence in err and not list(tmp_path.iterdir())

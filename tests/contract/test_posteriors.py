@@ -113,7 +113,7 @@ def test_a_posterior_becomes_a_prior(posterior):
 def test_inputs_of_another_shape_or_kind_are_refused(posterior):
     posterior = posterior.to()
     posterior.inputs = pst.calling.InputSpec.of(INPUTS)
-    for bad in (INPUTS[:, :3], INPUTS.long(), torch.full_like(INPUTS, torch.inf), INPUTS[:0]):
+    for bad in (INPUTS[:, :3], INPUTS.long(), INPUTS.half(), torch.full_like(INPUTS, torch.inf), INPUTS[:0]):
         with pytest.raises(pst.PosterityError):
             posterior.predict(bad)
 

@@ -162,6 +162,13 @@ def test_bad_contests(tmp_path):
         Contest(budget="equal")
     with pytest.raises(PosterityError, match="out-of-distribution figures need classes"):
         compare(Contest(data="sine", ood=("digits",)), tmp_path)
+    with pytest.raises(PosterityError, match="epochs must be positive, or 0 for what suits the data, got -1"):
+        Contest(epochs=-1)
+    with pytest.raises(PosterityError, match="no method was named"):
+        Contest(methods=())
+    with pytest.raises(PosterityError, match="digits has image inputs"):  # before anything is trained
+        compare(Contest(data="two-moons", ood=("digits",)), tmp_path)
+    assert not list(tmp_path.iterdir())
     with pytest.raises(PosterityError, match="no data set called 'digts'"):
         compare(Contest(data="digts"), tmp_path)
 

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import posterity as pst
 from tests.contract.cases import data, network
@@ -34,11 +34,18 @@ class Classifier(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
+class Endless(IterableDataset):
+    """A stream that does not say how long it is."""
+
+    def __iter__(self):
+        yield from zip(INPUTS, TARGETS, strict=True)
+
+
 def loader() -> DataLoader:
     return DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=32)
 
 
-def trained(bayesian: Bayesian, tmp_path, model: Classifier | None = None, **options) -> Classifier:
+def trained(bayesian: Bayesian, tmp_path, model: Classifier | None = None, batches=None, **options) -> Classifier:
     model = model or Classifier()
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -49,7 +56,7 @@ def trained(bayesian: Bayesian, tmp_path, model: Classifier | None = None, **opt
         default_root_dir=tmp_path,
         **{"max_epochs": 4, "enable_checkpointing": False, **options},
     )
-    trainer.fit(model, loader())
+    trainer.fit(model, loader() if batches is None else batches)
     return model
 
 
@@ -165,6 +172,12 @@ def test_bad_input_is_refused(tmp_path):
         trained(Bayesian(pst.MAP(), "net", categorical), tmp_path, max_epochs=-1)
     with pytest.raises(pst.PosterityError, match="give the std"):
         Bayesian(pst.MAP(), "net", pst.likelihoods.Gaussian())
+    for method, likelihood in (("map", categorical), (pst.MAP(), "Categorical")):
+        with pytest.raises(pst.PosterityError, match="expected a method and a likelihood"):
+            Bayesian(method, "net", likelihood)
+    for batches in ([(INPUTS, TARGETS)], DataLoader(Endless(), batch_size=8)):
+        with pytest.raises(pst.PosterityError, match="number of examples cannot be read off"):
+            trained(Bayesian(pst.MAP(), "net", categorical), tmp_path, batches=batches, max_steps=4)
     manual = Classifier()
     manual.automatic_optimization = False
     with pytest.raises(pst.PosterityError, match="manual optimization"):

@@ -78,6 +78,14 @@ def test_pictures_are_the_test_examples(digits):
     assert len(made.axes[0].images) == 12
 
 
+def test_the_heat_map_of_a_single_method_can_be_read(moons):
+    made = plots.classes(moons, ["map"])  # of two classes the errors are equal: as bright as the colours get
+    assert {text.get_color() for text in made.axes[0].texts} == {"#000000"}
+    made.canvas.draw()
+    label = made.axes[1].yaxis.label.get_window_extent()
+    assert label.y0 >= 0 and label.y1 <= made.bbox.y1
+
+
 def test_surfaces_of_a_plane(moons):
     made = plots.surfaces(moons)
     assert len(made.axes) == 2 * 4  # two methods: mean, draws, entropy and its scale

@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -57,6 +58,8 @@ def carried(width: int) -> pst.priors.Normal:
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(pst.PosterityError, match="sees no GPU"):
         pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET, device="cuda"))
+    with pytest.raises(pst.PosterityError, match="sees no GPU"):
+        pst.load("anything", mlp(), device="cuda")
 
 
 def mlp():
@@ -358,6 +361,12 @@ def test_bad_settings_are_refused(changes, match):
         ({"epochs": 0}, "epochs"),
         ({"epochs": 1.5}, "epochs must be a whole number, got 1.5"),
         ({"data": Endless()}, "a data set without a length"),
+        ({"epochs": "ten"}, "epochs must be a whole number, got 'ten'"),
+        ({"seed": "a"}, "seed must be a whole number, got 'a'"),
+        ({"seed": None}, "seed must be a whole number, got None"),
+        ({"likelihood": "Categorical"}, r"such as likelihoods.Categorical\(\), got 'Categorical'"),
+        ({"likelihood": pst.likelihoods.Categorical}, "such as likelihoods.Categorical"),
+        ({"training": {"lr": 0.1}}, "training must be a posterity.Training, got {'lr': 0.1}"),
         ({"members": 0}, "members"),
         ({"method": "map"}, "method"),
         ({"data": []}, "no batches"),
@@ -383,8 +392,15 @@ def test_bad_settings_are_refused(changes, match):
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*weight_norm:FutureWarning")
 def test_bad_arguments_are_refused(arguments, match):
     given = {"module": mlp(), "method": pst.MAP(), "data": (X, LABELS), "epochs": 1} | arguments
+    given = {"training": pst.Training(**QUIET)} | given
     with pytest.raises(pst.PosterityError, match=match):
-        pst.fit(given.pop("module"), given.pop("method"), given.pop("data"), training=pst.Training(**QUIET), **given)
+        pst.fit(given.pop("module"), given.pop("method"), given.pop("data"), **given)
+
+
+def test_a_seed_may_be_one_of_numpys_integers(tmp_path):
+    posterior = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, seed=np.int64(3), training=pst.Training(**QUIET))
+    pst.save(posterior, tmp_path / "q")
+    assert pst.load(tmp_path / "q", mlp()).seed == posterior.seed
 
 
 @pytest.mark.parametrize("form", [lambda pair: pair, lambda pair: DataLoader(TensorDataset(*pair), 16), lambda p: [p]])

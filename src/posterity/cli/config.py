@@ -14,11 +14,12 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from posterity.data import CropFlip
 from posterity.files import write_bytes
-from posterity.methods import METHODS, Method
+from posterity.methods import METHODS, Method, tempering
 from posterity.probability import likelihoods, priors
 from posterity.probability.likelihoods import Likelihood
 from posterity.training.config import Training
@@ -53,11 +54,16 @@ class RunConfig:
         for change in changes:
             _apply(tables, change)
         _known(tables, ("run", "method", "training"), "section")
+        for name, table in tables.items():
+            if not isinstance(table, Mapping):
+                raise PosterityError(f"[{name}] must be a table, got {table!r}")
         run = {**tables.get("run", {}), **{key: value for key, value in given.items() if value is not None}}
         names = [f.name for f in fields(cls) if not f.name.endswith("_options")]
         _known(run, names, "key in [run]")
+        _typed(run, cls, "[run]")
         config = cls(**run, method_options=tables.get("method", {}), training_options=tables.get("training", {}))
         _known(config.training_options, _FILE_TRAINING, "key in [training]")
+        _typed(config.training_options, Training, "[training]")
         return config
 
     def make_method(self) -> Method:
@@ -88,7 +94,9 @@ def build_method(name: str, options: Mapping[str, Any]) -> Method:
     """A method by its name in the shell, with options as TOML gives them."""
     cls = METHODS[nearest(name, METHODS, "method")]
     _known(options, [f.name for f in fields(cls)], f"option of {name}")
-    return cls(**{key: _value(value) for key, value in options.items()})
+    values = {key: _value(value) for key, value in options.items()}
+    _typed(values, cls, name)
+    return cls(**values)
 
 
 def nearest(name: str, known: Iterable[str], what: str) -> str:
@@ -96,7 +104,7 @@ def nearest(name: str, known: Iterable[str], what: str) -> str:
     known = list(known)
     if name in known:
         return name
-    close = difflib.get_close_matches(name, known, 1)
+    close = difflib.get_close_matches(str(name), known, 1)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
     raise PosterityError(f"unknown {what} {name!r}: {hint}")
 
@@ -122,23 +130,51 @@ def _shell_name(method: Method) -> str:
 
 
 def _value(value: Any) -> Any:
-    """What a TOML value stands for: tables are priors (``kind``) or methods (``method``), lists are tuples."""
+    """What a TOML value stands for: tables are methods (``method``), or priors and schedules (``kind``)."""
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, Mapping) and "method" in value:
         return build_method(value["method"], {key: v for key, v in value.items() if key != "method"})
     if isinstance(value, Mapping):
-        kinds = {name: getattr(priors, name) for name in priors.__all__ if name[0].isupper() and name != "Prior"}
-        kind = nearest(value.get("kind", "Normal"), kinds, "prior")
+        kind = nearest(value.get("kind", "Normal"), kinds := _kinds(), "kind")
         options = {key: v for key, v in value.items() if key != "kind"}
         _known(options, [f.name for f in fields(kinds[kind])], f"option of {kind}")
+        _typed(options, kinds[kind], kind)
         return kinds[kind](**options)
     return value
+
+
+def _kinds() -> dict[str, type]:
+    """Priors and schedules of the KL, which some methods have by default, by the names of their classes."""
+    found: dict[str, type] = {name: getattr(module, name) for module in (priors, tempering) for name in module.__all__}
+    return {name: cls for name, cls in found.items() if is_dataclass(cls) and name not in ("Prior", "KLSchedule")}
 
 
 def _known(table: Mapping[str, Any], names: Iterable[str], what: str) -> None:
     for key in table:
         nearest(key, names, what)
+
+
+def _typed(values: Mapping[str, Any], cls: type, where: str) -> None:
+    """Refuse values of another type than the dataclass declares."""
+    hints = get_type_hints(cls)
+    for f in fields(cls):
+        if f.name in values and not _fits(values[f.name], hints[f.name]):
+            expected = "a number" if hints[f.name] is Any else f.type
+            raise PosterityError(f"{f.name} of {where} must be {expected}, got {values[f.name]!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if kind is Literal:
+        return value in parts
+    if kind is Any:  # a prior's hyper-parameter: one number, or a table of them by parameter
+        return isinstance(value, int | float | Mapping)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float if kind is float else kind)
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -159,6 +195,8 @@ def _apply(tables: dict[str, Any], change: str) -> None:
     table = tables
     for part in path:
         table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise PosterityError(f"--set {change} goes into {part}, which is {table!r} and no table")
     try:
         table[last] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -42,6 +42,8 @@ def continual(
     config = RunConfig.read(None, changes or ())
     nearest(benchmark_name, BENCHMARKS, "benchmark")
     chosen = {name: nearest(name, names(), "method") for name in (part.strip() for part in method.split(",")) if name}
+    if not chosen or seeds < 1:
+        raise PosterityError("no method was named" if not chosen else f"seeds must be positive, got {seeds}")
     options = {"memory": Memory(memory, choose) if memory else None, "rehearse": rehearse, "temperature": temperature}
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     for name in chosen:
@@ -115,8 +117,6 @@ def _finish(results: dict[str, Any], out: Path) -> None:
 def _show(stream: str, records: dict[str, list[dict[str, Any]]], out: Path) -> None:
     from posterity.report.continual import COLUMNS, cells
 
-    if not records:
-        raise PosterityError("no method was named")
     rows = [(name, *cells(found).values()) for name, found in records.items()]
     table(stream, ("learned by", *(head for head, _ in COLUMNS.values())), rows)
     console().print(f"{out / 'report.html'} · {out / 'results.json'} · {out / 'figures'}", highlight=False)

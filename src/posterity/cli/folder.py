@@ -48,10 +48,9 @@ class RunFolder:
         return _blank(read_state(self.card, "data card"))
 
     def dataset(self) -> DataSet:
-        """The data of this run, in the units that its network knows."""
-        config = self.config()
-        dataset = data.load(config.data)
-        return dataset.continuing(self.blank()) if config.prior else dataset
+        """The data of this run, in the units that its network knows: a file may have grown since."""
+        dataset, known = data.load(self.config().data), self.blank()
+        return dataset if _units_and_classes(dataset) == _units_and_classes(known) else dataset.continuing(known)
 
     def posterior(self, device: str = "cpu") -> Posterior:
         """The posterior, on a freshly made network."""
@@ -106,6 +105,11 @@ def _blank(card: dict[str, Any]) -> DataSet:
         target_standardiser=Standardiser(**card["target_standardiser"]) if card["target_standardiser"] else None,
         vocabulary=Vocabulary(tuple(card["vocabulary"]), card["shape"][0]) if card["vocabulary"] is not None else None,
     )
+
+
+def _units_and_classes(dataset: DataSet) -> tuple[Any, ...]:
+    units = (_units(dataset.standardiser) or {}, _units(dataset.target_standardiser) or {})
+    return dataset.classes, *({name: value.tolist() for name, value in own.items()} for own in units)
 
 
 def _units(standardiser: Standardiser | None) -> dict[str, Any] | None:

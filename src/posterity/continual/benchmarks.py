@@ -113,6 +113,8 @@ def benchmark(name: str, *, tasks: int | None = None, seed: int = 0, validate: b
     """
     if name not in BENCHMARKS:
         raise PosterityError(f"there is no stream {name!r}; there are {', '.join(BENCHMARKS)}")
+    if tasks is not None and tasks < 1:
+        raise PosterityError(f"a stream has at least one task, got tasks={tasks}")
     made = BENCHMARKS[name]
     source = data.load(made.source)
     source = on_validation(source, made.held) if validate else source

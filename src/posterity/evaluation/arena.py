@@ -70,6 +70,8 @@ class Arena:
         outside: dict[str, Any] = {}
         if dataset.task == sets.Task.CLASSIFICATION:
             outside = foreign(dataset, generator_for(1)) | {name: sets.load(name) for name in contest.ood}
+            for name in contest.ood:
+                outside[name].in_units_of(dataset)  # inputs of another shape are refused before anything is trained
         elif contest.ood:
             raise PosterityError(f"out-of-distribution figures need classes, but {dataset.name} is a regression")
         entries = recipes(contest.methods, network, dataset)

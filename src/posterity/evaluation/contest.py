@@ -47,7 +47,11 @@ class Contest:
     tune: bool = True
 
     def __post_init__(self) -> None:
-        if self.seeds < 1 or self.draws < 1 or self.epochs < 0:
+        if self.seeds < 1 or self.draws < 1:
             raise PosterityError(f"seeds and draws must be positive, got {self.seeds} and {self.draws}")
+        if self.epochs < 0:
+            raise PosterityError(f"epochs must be positive, or 0 for what suits the data, got {self.epochs}")
+        if not self.methods:
+            raise PosterityError("no method was named")
         if self.budget not in ("equal-epochs", "equal-time"):
             raise PosterityError(f"the budget is equal-epochs or equal-time, got {self.budget!r}")

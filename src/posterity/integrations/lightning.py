@@ -74,6 +74,10 @@ class Bayesian(Callback):
     def __init__(
         self, method: Method, network: str, likelihood: Likelihood, *, lr: float | None = None, seed: int = 0
     ) -> None:
+        if not isinstance(method, Method) or not isinstance(likelihood, Likelihood):
+            raise PosterityError(
+                f"expected a method and a likelihood, got {method!r} and {likelihood!r}"
+            )
         if likelihood.trainable() is not None:
             raise PosterityError(f"{likelihood!r} learns its noise, which a Trainer does not: give the std")
         self.method, self.network, self.likelihood, self.lr, self.seed = method, network, likelihood, lr, seed
@@ -183,5 +187,12 @@ def _plan(trainer: Trainer, algorithm: _UsersOwn, lr: float | None) -> Plan:
     if steps == float("inf"):
         raise PosterityError("the length of the run must be known: give the Trainer max_epochs or max_steps")
     loader: Any = trainer.train_dataloader
+    try:
+        num_data = len(loader.dataset)
+    except (AttributeError, TypeError) as error:
+        raise PosterityError(
+            f"the number of examples cannot be read off this {type(loader).__name__}: give the Trainer one DataLoader "
+            "of a data set with a length"
+        ) from error
     per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
-    return Plan(len(loader.dataset), int(steps), per_epoch, loader.batch_size, algorithm, lr)
+    return Plan(num_data, int(steps), per_epoch, loader.batch_size, algorithm, lr)

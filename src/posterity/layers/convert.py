@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from posterity.types import Params, PosterityError, PosterityWarning, check_posi
 __all__ = ["ESTIMATORS", "FAMILIES", "Family", "LowRankFamily", "Scheme", "convert", "scheme", "variational"]
 
 
+@runtime_checkable
 class Family(Protocol):
     """Builds the distribution of some weights, from where they start."""
 

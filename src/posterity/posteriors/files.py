@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from posterity.calling import InputSpec, plain_copy
+from posterity.calling import InputSpec, find_device, plain_copy
 from posterity.files import read_state, write_state
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.conformal import Conformal
@@ -53,7 +53,9 @@ def load(path: str | Path, module: nn.Module, device: torch.device | str = "cpu"
         module: A network of the same architecture; its weights do not matter and are not changed.
         device: Where the posterior goes.
     """
-    state = read_state(path, "posterior", device)
+    if not isinstance(module, nn.Module):
+        raise PosterityError(f"a posterior is read for a network, got {module!r}")
+    state = read_state(path, "posterior", find_device(device))
     return _unpacked(state, plain_copy(module).to(device))
 
 

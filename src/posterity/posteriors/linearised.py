@@ -130,7 +130,7 @@ class Linearised(WeightPosterior):
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Mean [batch, outputs] and covariance [batch, outputs, outputs] of the Gaussian over each input's outputs."""
         if self.inputs is not None:
-            self.inputs.check(inputs)
+            self.inputs.check(inputs, next(self.module.parameters()).dtype)
         check_finite(inputs)
         if num_examples(inputs) == 0:
             raise PosterityError("there are no inputs to predict")

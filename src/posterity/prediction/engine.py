@@ -47,7 +47,7 @@ def predict(
         compute: How to compute it.
     """
     if posterior.inputs is not None:
-        posterior.inputs.check(inputs)
+        posterior.inputs.check(inputs, next(posterior.module.parameters()).dtype)
     finite = finite_check(inputs)
     if num_examples(inputs) == 0:
         raise PosterityError("there are no inputs to predict")

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from posterity.calling import find_device
 from posterity.optim.config import OptimizerConfig
 from posterity.optim.schedules import Schedule, schedule
 from posterity.run import Run
@@ -106,10 +107,4 @@ class Training:
 
     def pick_device(self) -> torch.device:
         """The device asked for, or a GPU if there is one."""
-        try:
-            device = torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        except RuntimeError as error:
-            raise PosterityError(f"device={self.device!r} names no device: use 'cpu', 'cuda' or 'cuda:1'") from error
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise PosterityError(f"device={self.device!r} was asked for, but torch sees no GPU here")
-        return device
+        return find_device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +56,8 @@ def fit(
         training: Everything else about the loop.
     """
     training = training or Training()
-    _check_arguments(method, epochs, members, training)
+    _check_arguments(method, likelihood, epochs, members, seed, training)
+    seed = int(seed)  # numpy's integers would not go into a file
     device = local_device(training.pick_device())
     with session(device) as ranks, global_seed(seed + ranks.rank, device):
         network = _made(module)
@@ -226,10 +227,18 @@ def _check_single(network: nn.Module, inputs: Inputs) -> None:
         ) from error
 
 
-def _check_arguments(method: Method, epochs: int | None, members: int, training: Training) -> None:
+def _check_arguments(
+    method: Method, likelihood: Likelihood | None, epochs: int | None, members: int, seed: int, training: Training
+) -> None:
     if not isinstance(method, Method):
         raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
+    if likelihood is not None and not isinstance(likelihood, Likelihood):
+        raise PosterityError(f"the likelihood must be one such as likelihoods.Categorical(), got {likelihood!r}")
+    if not isinstance(training, Training):
+        raise PosterityError(f"training must be a posterity.Training, got {training!r}")
     check_whole(epochs=epochs)
+    if not isinstance(seed, SupportsIndex):
+        raise PosterityError(f"seed must be a whole number, got {seed!r}")
     if epochs is not None and training.steps is not None:
         raise PosterityError("give epochs or Training(steps=...), not both")
     if epochs is not None and epochs < 1:

@@ -87,7 +87,8 @@ def classes(results: Results, methods: Sequence[str] | None = None) -> Figure:
     methods = chosen(results, methods, "classes")
     names = list(results["classes"])
     table = np.array([_class_errors(results, method) for method in methods])
-    made, axes = style.figure(min(1, len(methods)), max(3.2, 0.42 * len(names) + 1.6), 0.3 * len(methods) + 1.1)
+    width, height = max(3.2, 0.42 * len(names) + 1.6), max(2.2, 0.3 * len(methods) + 1.1)
+    made, axes = style.figure(min(1, len(methods)), width, height)
     ax = axes[0]
     shown = ax.imshow(100 * table, cmap="cividis", aspect="auto", vmin=0)
     ax.grid(False)
@@ -95,7 +96,7 @@ def classes(results: Results, methods: Sequence[str] | None = None) -> Figure:
     ax.set_yticks(range(len(methods)), [label(m) for m in methods])
     ax.set_xlabel("class")
     if len(names) <= 12:
-        middle = 100 * (table.min() + table.max()) / 2
+        middle = 100 * table.max() / 2  # of the colours, which start at zero
         for (i, j), value in np.ndenumerate(100 * table):
             ax.text(
                 j,
