@@ -96,6 +96,66 @@ def test_regression_has_no_probit():
         posterior.probit(INPUTS)
 
 
+def odd(kind):
+    """A network and a posterior over it; none of them is linear in its weights."""
+    if kind in posteriors():
+        return posteriors()[kind]
+    torch.manual_seed(0)
+    net = {"sentence": Sentence, "branches": Branches, "writes": WritesInto}[kind]().double().eval()
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    return DiagonalGaussian(net, pst.likelihoods.Categorical(), mean, {k: 0.1 + 0 * v for k, v in mean.items()})
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full", "low-rank", "kronecker", "sentence", "branches", "writes"])
+def test_draws_together_are_the_draws_one_by_one(kind, monkeypatch):
+    monkeypatch.setattr("posterity.posteriors.linearised._CACHE", 1)
+    monkeypatch.setattr("posterity.posteriors.linearised._FEWEST", 4)
+    posterior = Linearised(odd(kind))
+    with torch.no_grad():
+        each = torch.stack([draw(INPUTS).softmax(-1) for draw in posterior.draws(11)])
+    for _ in range(2):  # sampled, then kept
+        found = posterior.predict(INPUTS, 11, keep_samples=True)
+        torch.testing.assert_close(found.samples, each)
+    generator = torch.Generator().manual_seed(posterior.seed)
+    torch.testing.assert_close(posterior.predict(INPUTS, 11, generator=generator).probs, each.mean(0))
+    wrapped = pst.conformal(posterior, (INPUTS, torch.zeros(6, dtype=torch.long)), 0.5)
+    torch.testing.assert_close(wrapped.predict(INPUTS, 11).probs, each.mean(0))
+
+
+def test_a_mixture_of_them_draws_in_turn():
+    mixture = pst.Mixture([Linearised(posteriors()["diagonal"]), Linearised(posteriors()["kronecker"])])
+    with torch.no_grad():
+        each = torch.stack([draw(INPUTS).softmax(-1) for draw in mixture.draws(19)])
+    torch.testing.assert_close(mixture.predict(INPUTS, 19, keep_samples=True).samples, each)
+
+
+def test_draws_share_what_does_not_differ_between_them():
+    posterior, calls = Linearised(posteriors()["diagonal"]), []
+    posterior.module.register_forward_hook(lambda *_: calls.append(1))
+    posterior.predict(INPUTS, 32)
+    assert len(calls) == 4 + 1  # eight draws at a time, and one pass for the size of the activations
+
+
+class Branches(nn.Linear):
+    """On the values of its outputs, which vmap cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out.tanh() if out.sum() > 0 else -out.tanh()
+
+
+class WritesInto(Branches):
+    """A tensor of its own making."""
+
+    def forward(self, x):
+        out = torch.zeros(len(x), 3, dtype=x.dtype)
+        out[:, :] = nn.Linear.forward(self, x).tanh()
+        return out
+
+
 class Sentence(nn.Module):
     """A recurrent layer, attention, and a layer under weight norm, for which torch has no forward-mode rule."""
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import Draw, InputSpec, as_batch, plain_copy
+from posterity.calling import Draw, InputSpec, as_batch, num_examples, plain_copy
 from posterity.prediction import Compute, Prediction, predict
-from posterity.prediction.passes import Weights, stack
+from posterity.prediction.passes import Weights, blocks, stack
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Carried, Normal, like
 from posterity.random import generator_for
@@ -65,6 +65,14 @@ class Posterior:
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """n functions, or all there are if they are fewer."""
         raise NotImplementedError
+
+    def drawn_outputs(
+        self, inputs: Inputs, n: int, generator: torch.Generator | None = None, block: int | None = None
+    ) -> Iterator[Tensor]:
+        """What n draws make of the inputs, [some draws, batch, ...] at a time, the inputs in blocks where told."""
+        size = block or num_examples(inputs)
+        for draw in self.draws(n, generator):
+            yield torch.cat([draw(part) for part in blocks(inputs, size)])[None]
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
         """Parameters and buffers of n draws, or None where a draw is not a set of weights."""

@@ -127,6 +127,12 @@ class Conformal(Posterior):
         """The draws of the posterior inside."""
         return self.parts[0].draws(n, generator)
 
+    def drawn_outputs(
+        self, inputs: Inputs, n: int, generator: torch.Generator | None = None, block: int | None = None
+    ) -> Iterator[Tensor]:
+        """Those of the posterior inside."""
+        return self.parts[0].drawn_outputs(inputs, n, generator, block)
+
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
         """The weights of those draws."""
         return self.parts[0].samples(n, generator)

@@ -4,15 +4,15 @@
 
 so that outputs are exactly Gaussian, N(f(x), J Σ Jᵀ). This is the network for which the Gauss-Newton Laplace posterior
 is the exact one, and where its wide variances do no harm. A draw is x ↦ f(x) + J(x) δ, one consistent function, by a
-Jacobian-vector product and without a Jacobian. ``outputs`` gives the Gaussian itself, and ``probit`` the class
-probabilities of MacKay's approximation, softmax(f / √(1 + π/8 diag J Σ Jᵀ)).
+Jacobian-vector product and without a Jacobian; on a CPU several draws go together and share f(x). ``outputs`` gives the
+Gaussian itself, and ``probit`` the class probabilities of MacKay's approximation, softmax(f / √(1 + π/8 diag J Σ Jᵀ)).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import singledispatch
+from functools import partial, singledispatch
 from typing import Any, Self
 
 import torch
@@ -26,7 +26,7 @@ from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
 from posterity.posteriors.kronecker_outputs import KroneckerOutputs
-from posterity.prediction.passes import Weights
+from posterity.prediction.passes import KEEP, Weights, activation_bytes, batched, blocks
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Carried, Normal
@@ -36,6 +36,9 @@ from posterity.unrolled import transformable
 __all__ = ["Linearised"]
 
 _FLOATS = 2**24  # of the Jacobians in memory at a time
+_CHUNK = 8  # draws of one pass
+_CACHE = 2**25  # bytes of their activations that stay in a CPU's cache
+_FEWEST = 8  # inputs of one pass, below which calling torch takes longer than what it computes
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +51,40 @@ class LinearDraw:
 
     def __call__(self, inputs: Inputs) -> Tensor:
         """The outputs of this draw."""
-        args, kwargs = arguments(inputs)
-
-        def network(params: Params) -> Tensor:
-            return functional_call(self.module, {**self.mean, **params}, args, kwargs)
-
-        free = {name: self.mean[name] for name in self.shift}
         with transformable(self.module):
-            out, change = pushed(network, free, self.shift)
+            out, change = along(self.module, self.mean, inputs, self.shift)
         return out + change
+
+
+@dataclass(frozen=True, eq=False)
+class LinearDraws:
+    """Several of them, which differ in δ alone: [draws, ...] of each parameter."""
+
+    module: nn.Module
+    mean: Params
+    shifts: Params
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """The outputs of all, [draws, batch, ...]."""
+        each = partial(along, self.module, self.mean, inputs)
+        with transformable(self.module):
+            out, change = vmap(each, out_dims=(None, 0))(self.shifts)  # type: ignore[arg-type]
+        return out + change
+
+    def one_by_one(self, inputs: Inputs) -> Tensor:
+        """The same, for networks that vmap cannot follow."""
+        each = [{name: s[i] for name, s in self.shifts.items()} for i in range(len(next(iter(self.shifts.values()))))]
+        return torch.stack([LinearDraw(self.module, self.mean, shift)(inputs) for shift in each])
+
+
+def along(module: nn.Module, mean: Params, inputs: Inputs, shift: Params) -> tuple[Tensor, Tensor]:
+    """f(x) and J(x) δ."""
+    args, kwargs = arguments(inputs)
+
+    def network(params: Params) -> Tensor:
+        return functional_call(module, {**mean, **params}, args, kwargs)
+
+    return pushed(network, {name: mean[name] for name in shift}, shift)
 
 
 def pushed(function: Callable[[Params], Tensor], at: Params, shift: Params) -> tuple[Tensor, Tensor]:
@@ -95,12 +123,55 @@ class Linearised(WeightPosterior):
         if self.network_is_linear:
             yield from super().draws(n, generator)
             return
+        mean = self._unshared()
+        for shift in self._shifts(n, generator):
+            yield LinearDraw(self.module, mean, shift)
+
+    def _unshared(self) -> Params:
+        """The mean, each parameter in memory of its own."""
+        # Of one that lies in a vector of all of them, torch's forward mode makes a derivative as long as that vector.
+        return {name: m.clone() for name, m in self.mean().items()}
+
+    def _shifts(self, n: int, generator: torch.Generator | None) -> Iterator[Params]:
+        """n times δ, for those parameters that are random."""
         generator = self._generator(generator)
         mean = self.mean()
         for _ in range(n):
             drawn = self.sample(generator)
-            shift = {name: drawn[name] - m for name, m in mean.items() if drawn[name] is not m}
-            yield LinearDraw(self.module, mean, shift)
+            yield {name: drawn[name] - m for name, m in mean.items() if drawn[name] is not m}
+
+    def drawn_outputs(
+        self, inputs: Inputs, n: int, generator: torch.Generator | None = None, block: int | None = None
+    ) -> Iterator[Tensor]:
+        """What n draws make of the inputs; on a CPU eight draws at a time."""
+        if self.device.type != "cpu":
+            yield from super().drawn_outputs(inputs, n, generator, block)
+            return
+        block = block or max(_FEWEST, _CACHE // (_CHUNK * activation_bytes(self.module, inputs)))
+        parts = list(blocks(inputs, block))
+        together = True
+        for draws in self._chunks(n, generator):
+            try:
+                outputs = [draws(part) for part in parts if together]
+            except Exception:  # whatever vmap cannot follow; if the fault is not its own, it is raised again below
+                together = False
+            yield torch.cat(outputs if together else [draws.one_by_one(part) for part in parts], 1)
+
+    def _chunks(self, n: int, generator: torch.Generator | None) -> Iterable[LinearDraws]:
+        """n draws, some at a time; those of the posterior's own seed are kept for the next call unless big."""
+        own = generator is None and n * sum(p.numel() for p in self.module.parameters()) <= KEEP
+        kept: dict[int, list[LinearDraws]] = self.ways.get("linear draws", {}) if own else {}
+        if n in kept:
+            return kept[n]
+        mean = self._unshared()
+        chunks = (
+            LinearDraws(self.module, mean, {name: torch.stack([shift[name] for shift in chunk]) for name in chunk[0]})
+            for chunk in batched(self._shifts(n, generator), _CHUNK)
+        )
+        if not own:
+            return chunks
+        self.ways["linear draws"] = {n: list(chunks)}
+        return self.ways["linear draws"][n]
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
         """None where a draw is not a set of weights of the network itself."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.prediction.passes import Weights
 from posterity.probability.likelihoods import Likelihood
-from posterity.types import Params, PosterityError, Predictor
+from posterity.types import Inputs, Params, PosterityError, Predictor
 
 __all__ = ["Mixture"]
 
@@ -60,6 +60,14 @@ class Mixture(WeightPosterior):
         """Functions of the parts in turn."""
         pairs = zip(self.parts, self._shares(n), strict=True)
         return _in_turn([_repeated(part.draws(share, generator), part, share) for part, share in pairs if share])
+
+    def drawn_outputs(
+        self, inputs: Inputs, n: int, generator: torch.Generator | None = None, block: int | None = None
+    ) -> Iterator[Tensor]:
+        """Outputs of the parts' draws in turn."""
+        pairs = zip(self.parts, self._shares(n), strict=True)
+        each = [part.drawn_outputs(inputs, share, generator, block) for part, share in pairs if share]
+        return _in_turn([(row[None] for outputs in part for row in outputs) for part in each])
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
         """Weights of the parts in turn, where every part's draws are weights."""

@@ -14,7 +14,7 @@ import torch
 from posterity.calling import finite_check, map_inputs, num_examples, tensors_of
 from posterity.prediction.accumulate import Accumulator, accumulator
 from posterity.prediction.moments import predict_by_moments
-from posterity.prediction.passes import Compute, DrawsFunctions, Passes, blocks
+from posterity.prediction.passes import Compute, DrawsFunctions, Passes
 from posterity.prediction.prediction import Prediction
 from posterity.types import Inputs, PosterityError
 
@@ -89,9 +89,8 @@ def _run(
 ) -> None:
     """Feed the accumulator with chunks of draws until all are in or it has enough."""
     if compute not in posterior.ways and posterior.samples(1, generator) is None:
-        block = compute.block or num_examples(inputs)
-        for draw in posterior.draws(count, generator):
-            sums.add(torch.cat([draw(part) for part in blocks(inputs, block)])[None])
+        for outputs in posterior.drawn_outputs(inputs, count, generator, compute.block):
+            sums.add(outputs)
             if enough():
                 return
         return

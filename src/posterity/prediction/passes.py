@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +23,14 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.recorded import Recorded
 from posterity.types import Inputs, Params, PosterityError, Predictor
 
-__all__ = ["Compute", "DrawsFunctions", "Passes", "Way", "Weights", "blocks", "stack"]
+__all__ = ["KEEP", "Compute", "DrawsFunctions", "Passes", "Way", "Weights", "blocks", "stack"]
 
 _CACHE_BLOCK = 250  # inputs whose activations stay in a CPU's cache (measured: 125 to 250)
 _PROBE = 1000  # inputs that ways are timed on
 _CLEARLY = 0.95  # a way that is faster than the plain loop by less than this may owe it to chance
-_KEEP = 2**26  # numbers of its own draws that a posterior keeps stacked: 256 MB in float32
+KEEP = 2**26  # numbers of its own draws that a posterior keeps stacked: 256 MB in float32
 
+T = TypeVar("T")
 Weights = tuple[Params, Params]
 """Parameters and buffers of one draw."""
 
@@ -44,6 +45,12 @@ class DrawsFunctions(Protocol):
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """n functions."""
+        ...
+
+    def drawn_outputs(
+        self, inputs: Inputs, n: int, generator: torch.Generator | None = None, block: int | None = None
+    ) -> Iterator[Tensor]:
+        """What n functions make of the inputs, [some draws, batch, ...] at a time."""
         ...
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
@@ -110,7 +117,7 @@ class Passes:
 
     def chunks(self, posterior: DrawsFunctions, count: int, generator: torch.Generator | None) -> Iterable[Weights]:
         """Draws stacked in chunks; those of the posterior's own seed are kept for the next call unless big."""
-        own = generator is None and count * sum(p.numel() for p in self.module.parameters()) <= _KEEP
+        own = generator is None and count * sum(p.numel() for p in self.module.parameters()) <= KEEP
         if own and count in self.kept:
             return self.kept[count]
         samples = posterior.samples(count, generator)
@@ -294,7 +301,7 @@ def _stacked(tensors: list[Tensor]) -> Tensor:
     return first.expand(len(tensors), *first.shape) if all(t is first for t in tensors) else torch.stack(tensors)
 
 
-def batched(items: Iterator[Weights], size: int) -> Iterator[list[Weights]]:
+def batched(items: Iterator[T], size: int) -> Iterator[list[T]]:
     """Lists of up to ``size`` consecutive items."""
     while chunk := list(itertools.islice(items, size)):
         yield chunk
