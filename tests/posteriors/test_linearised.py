@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 import posterity as pst
-from posterity.posteriors import DiagonalGaussian, FullGaussian, Linearised, LowRankGaussian
+from posterity.posteriors import DiagonalGaussian, FullGaussian, Linearised, LowRankGaussian, Mixture
 
 INPUTS = data(n=6)[0]
 
@@ -191,3 +191,16 @@ def test_a_draw_follows_the_slope_of_any_network():
     )
     J = torch.cat([block.flatten(2) for block in jacobian], 2)
     torch.testing.assert_close(covariance, 0.01 * J @ J.mT)
+
+
+def test_a_mixture_with_a_point_gives_both_the_same_weight():
+    """Linear draws come in chunks, a point's over again: the mean is half the one and half the other."""
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    data, quiet = (x, (x[:, 0] > 0).long()), pst.Training(progress=False)
+    linear, point = (pst.fit(network, m, data, epochs=5, training=quiet) for m in (pst.Laplace(), pst.MAP()))
+    found = Mixture([linear, point]).predict(x, draws=20, keep_samples=True)
+    expected = (linear.predict(x, draws=10).probs + point.predict(x).probs) / 2
+    torch.testing.assert_close(found.probs, expected)
+    draws = [draw(x).softmax(-1) for draw in Mixture([linear, point]).draws(20)]
+    torch.testing.assert_close(found.samples, torch.stack(draws))

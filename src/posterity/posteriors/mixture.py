@@ -56,23 +56,25 @@ class Mixture(WeightPosterior):
         ]
         return once if max(once) - min(once) <= 1 else shares
 
+    def _sharing(self, n: int) -> list[tuple[Posterior, int]]:
+        """The parts that give draws, and how many."""
+        return [(part, share) for part, share in zip(self.parts, self._shares(n), strict=True) if share]
+
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """Functions of the parts in turn."""
-        pairs = zip(self.parts, self._shares(n), strict=True)
-        return _in_turn([_repeated(part.draws(share, generator), part, share) for part, share in pairs if share])
+        return _in_turn([_repeated(part.draws(share, generator), part, share) for part, share in self._sharing(n)])
 
     def drawn_outputs(
         self, inputs: Inputs, n: int, generator: torch.Generator | None = None, block: int | None = None
     ) -> Iterator[Tensor]:
         """Outputs of the parts' draws in turn."""
-        pairs = zip(self.parts, self._shares(n), strict=True)
-        each = [part.drawn_outputs(inputs, share, generator, block) for part, share in pairs if share]
-        return _in_turn([(row[None] for outputs in part for row in outputs) for part in each])
+        each = [(part.drawn_outputs(inputs, share, generator, block), part, share) for part, share in self._sharing(n)]
+        rows = [((row[None] for some in outputs for row in some), part, share) for outputs, part, share in each]
+        return _in_turn([_repeated(*own) for own in rows])
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
         """Weights of the parts in turn, where every part's draws are weights."""
-        pairs = zip(self.parts, self._shares(n), strict=True)
-        each = [(part.samples(share, generator), part, share) for part, share in pairs if share]
+        each = [(part.samples(share, generator), part, share) for part, share in self._sharing(n)]
         known = [_repeated(samples, part, share) for samples, part, share in each if samples is not None]
         return _in_turn(known) if len(known) == len(each) else None
 
