@@ -72,7 +72,7 @@ def test_figures_of_a_point_with_gaussian_noise(likelihood, outputs, unit):
 @pytest.mark.parametrize("title", uci.METHODS)
 def test_every_method_has_settings_that_predict(title):
     """Draws of every split and noise, two outputs where the noise goes by input; members come as draws."""
-    noise, setting = torch.tensor([[0.3, 0.6]] * 2), uci.settings(title, 0.3)[0]
+    noise, setting = torch.tensor([[0.3, 0.6]] * 2), uci.settings(title, "boston")[0]
     draws = uci.predicted(setting, rows(64, 2), rows(9, 2), noise, steps=160)
     assert draws.shape[1:] == (9, 2, 2, setting.outputs) and draws.isfinite().all()
     assert (setting.outputs == 2) == title.endswith(uci.BY_INPUT)
@@ -90,7 +90,7 @@ def test_a_setting_that_diverges_on_the_whole_split_makes_way_for_the_next_best(
         return predicted(setting, train, test, noise, steps)
 
     monkeypatch.setattr(uci.data, "load", lambda name, split: sine)
-    monkeypatch.setattr(uci, "settings", lambda title, noise: [best, other, poor])
+    monkeypatch.setattr(uci, "settings", lambda title, name: [best, other, poor])
     monkeypatch.setattr(uci, "predicted", patched)
     monkeypatch.setitem(uci.NOISE, "sine", 0.3)
     found = uci.one("sine", "MAP", 2, 100, torch.device("cpu"))
