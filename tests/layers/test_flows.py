@@ -92,3 +92,22 @@ def test_training_tightens_the_bound_and_moves_the_scales():
         after = torch.stack([net.kl() for _ in range(50)]).mean()
     assert after < 0.2 * before
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for n, p in net.named_parameters() if "bias" not in n)
+
+
+def test_a_layer_with_one_input_has_one_scale_for_all_its_weights():
+    """Without steps, with means of zero and an r that looks at nothing, the bound is a sum of two known divergences."""
+    torch.manual_seed(0)
+    net = nn.Linear(1, 3, bias=False).to(DOUBLE)
+    nn.init.zeros_(net.weight)
+    block = converted(net, steps=0).blocks[0]
+    scales = block.scales[0]
+    with torch.no_grad():
+        for parameter in (scales.look, scales.aim, scales.spread):
+            parameter.zero_()
+        bound = torch.stack([block.kl() for _ in range(4000)]).mean()
+        mean, std = scales.mean, scales.log_std.exp()
+    standard = torch.distributions.Normal(0.0, 1.0)
+    of_weights = 3 * torch.distributions.kl_divergence(torch.distributions.Normal(0.0, 0.1), standard)
+    of_scales = torch.distributions.kl_divergence(torch.distributions.Normal(mean, std), standard).sum()
+    assert len(mean) == 1
+    torch.testing.assert_close(bound, of_weights + of_scales, atol=0.06, rtol=0)  # five standard errors

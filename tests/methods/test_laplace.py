@@ -45,6 +45,20 @@ def at_optimum(delta: float) -> nn.Module:
     return layer
 
 
+def test_what_was_not_trained_of_a_last_layer_stays_fixed():
+    layer, likelihood = at_optimum(1.0), pst.likelihoods.Gaussian(NOISE)
+    layer.bias.requires_grad_(False)
+    q = Laplace(structure="last-layer", tune_prior=False).post_hoc(layer, problem(), likelihood)
+    inputs = problem()[0]
+    covariance = torch.linalg.inv(inputs.T @ inputs / NOISE**2 + torch.eye(3).double())
+    torch.testing.assert_close(q.variance()["weight"][0], covariance.diagonal())
+    assert not q.variance()["bias"].any()
+    torch.testing.assert_close(q.outputs(inputs)[1][:, 0, 0], (inputs @ covariance * inputs).sum(1))
+    net = nn.Sequential(nn.Linear(3, 3).double(), layer.requires_grad_(False))
+    with pytest.raises(PosterityError, match="the last layer needs no gradient"):
+        Laplace(structure="last-layer").post_hoc(net, problem(), likelihood)
+
+
 @pytest.mark.parametrize("structure", ["full", "diagonal", "last-layer", "kronecker"])
 def test_weights_of_examples_count_as_copies(structure):
     inputs, targets = problem()

@@ -175,6 +175,11 @@ def test_free_bits_leave_small_divergences_alone():
     torch.testing.assert_close(penalty, expected)
     assert penalty > 2 * kl(net)
     torch.testing.assert_close(MeanField(free_bits=1e-9).penalty(net, 1.0), kl(net))
+    plain = nn.Linear(2, 1, bias=False)
+    mean = {"weight": torch.zeros(1, 2)}
+    earlier = pst.posteriors.FullGaussian(plain, pst.likelihoods.Gaussian(NOISE), mean, torch.eye(2))
+    with pytest.raises(pst.PosterityError, match="need a prior of independent weights"):
+        MeanField(free_bits=free).penalty(variational(plain, prior=earlier.as_prior()), 1.0)
 
 
 def test_radial_and_low_rank_families_fit():

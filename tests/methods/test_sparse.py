@@ -128,3 +128,20 @@ def test_recurrent_and_embedding_weights_can_go():
 def test_bad_hyper_parameters(options):
     with pytest.raises(pst.PosterityError):
         pst.SparseVD(**options)
+
+
+def test_the_mean_log_alpha_is_of_all_weights():
+    """Drawn ones (an embedding's) and those that enter by activations lie in different blocks."""
+    seen = []
+
+    class Look:
+        def on_epoch(self, run, figures):
+            seen.append((figures["log_alpha"], [block.log_alpha() for block in run.module.blocks]))
+
+    words = torch.randint(0, 5, (30, 4), generator=torch.Generator().manual_seed(0))
+    net = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, 2))
+    training = pst.Training(progress=False, callbacks=(Look(),))
+    pst.fit(net, pst.SparseVD(), (words, words[:, 0] % 2), epochs=1, training=training)
+    mean, each = seen[0]
+    assert len(each) == 2
+    assert mean == pytest.approx(float(torch.cat(each).mean()))

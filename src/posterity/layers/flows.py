@@ -170,6 +170,8 @@ class FlowBlock(Diagonal):
 
 def _by_unit(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
     """[units, rest]."""
+    if max(shape) == 1:  # all weights are of one unit, whichever axis it is on
+        return weight.reshape(1, -1)
     axis = max(range(len(shape)), key=lambda i: shape[i])
     return weight.movedim(axis, 0).flatten(1) if weight.ndim > 1 else weight[:, None]
 

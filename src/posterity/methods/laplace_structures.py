@@ -203,10 +203,9 @@ class Full:
 class LastLayer(Full):
     """All of H of the last Linear layer, with the layers before it fixed: for any network."""
 
-    network_is_linear = True
-
     def __init__(self, module: nn.Module) -> None:
         self.names = ()
+        self.network_is_linear = True
         self.sum = 0.0
         self.spectrum = None
 
@@ -215,9 +214,16 @@ class LastLayer(Full):
         if not self.names:
             layer, _, _ = last_layer.features(module, batch.inputs)
             _check_size(layer.parameters())
-            own = {id(p) for p in layer.parameters()}
+            own = {id(p) for p in layer.parameters() if p.requires_grad}
+            if not own:
+                raise PosterityError("the last layer needs no gradient, so it has no posterior: use another structure")
             self.names = tuple(name for name, p in module.named_parameters() if id(p) in own)
-        self.sum = self.sum + ggn.last_layer(module, likelihood, batch, columns) * len(batch.targets)
+            self.network_is_linear = all(p.requires_grad for p in layer.parameters())
+        if self.network_is_linear:
+            found = ggn.last_layer(module, likelihood, batch, columns)
+        else:  # a part of the layer stays fixed, of which features know nothing
+            found = ggn.full(module, likelihood, batch, columns, self.names)
+        self.sum = self.sum + found * len(batch.targets)
 
 
 STRUCTURES: dict[str, Callable[[nn.Module], Structure]] = {

@@ -35,6 +35,7 @@ from posterity.optim.schedules import Pace
 from posterity.posteriors import DiagonalGaussian, FullGaussian, LowRankGaussian, WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.implicit import Implicit
+from posterity.probability.correlated import Correlated
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import RandomStreams
@@ -123,6 +124,8 @@ class MeanField(Method):
         for block in cast(Variational, module).blocks:
             if not isinstance(block, Diagonal):
                 raise PosterityError("free bits are for the diagonal family")
+            if isinstance(block.prior, Correlated):
+                raise PosterityError("free bits are a parameter's own, and need a prior of independent weights")
             free = self.free_bits * torch.tensor(block.slots.layout.sizes).to(block.mean)
             parts.append(torch.maximum(block.kl_each(), free).sum())
         return torch.stack(parts).sum()

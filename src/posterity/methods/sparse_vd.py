@@ -118,10 +118,10 @@ class SparseVD(MeanField):
     @torch.no_grad()
     def measures(self, run: Run) -> dict[str, float]:
         """KL an example, mean log α, and the share of weights that are gone: of all, and of each parameter."""
-        figures = super().measures(run)
+        figures, blocks = super().measures(run), sparse_blocks(run.module)
+        figures["log_alpha"] = float(torch.cat([block.log_alpha() for block in blocks]).mean())
         gone: dict[str, torch.Tensor] = {}
-        for block in sparse_blocks(run.module):
-            figures["log_alpha"] = float(block.log_alpha().mean())
+        for block in blocks:
             gone |= block.slots.layout.unflatten((~block.survivors()).float())
         figures["sparsity"] = float(sum(g.sum() for g in gone.values())) / sum(g.numel() for g in gone.values())
         return figures | {f"sparsity {name}": float(g.mean()) for name, g in gone.items()}

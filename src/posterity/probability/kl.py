@@ -2,7 +2,7 @@
 
 The direction is always posterior first. With d weights, prior N(m, s²) and q = N(μ, Σ):
 
-    KL = ½ Σ_i [ (Σ_ii + (μ_i − m_i)²)/s_i² − 1 + log s_i² ] + ½ d − ½ d − ½ log det Σ
+    KL = ½ Σ_i [ (Σ_ii + (μ_i − m_i)²)/s_i² − 1 + log s_i² ] − ½ log det Σ
 
 Pairs are registered; a pair that is not is an error that names both, never a silent guess.
 """
