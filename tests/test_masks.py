@@ -66,6 +66,14 @@ def test_top_fraction_counts_ties_and_refuses_nonsense():
             masks.top_fraction({"w": torch.ones(3)}, keep)
 
 
+@pytest.mark.parametrize("keep", [0.01, 0.2, 0.5, 0.9, 1.0])
+def test_of_equal_scores_the_first_are_kept(keep):
+    scores = torch.randint(6, (500,), generator=torch.Generator().manual_seed(4)).float()
+    scores[scores == 5] = torch.inf
+    order = torch.argsort(scores, descending=True, stable=True)[: round(500 * keep)]
+    assert masks.top_fraction({"w": scores}, keep)["w"].nonzero().squeeze(1).tolist() == order.sort().values.tolist()
+
+
 def test_bisection_finds_the_edge():
     tried = []
 

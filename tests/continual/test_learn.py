@@ -14,8 +14,10 @@ import posterity as pst
 from posterity import continual
 from posterity.continual import EWC, Carry, FineTuning, Functional, Joint, Memory, Permuted, Replay, Task, TaskError
 from posterity.continual.heads import unused_rows
+from posterity.continual.judge import judged
 from posterity.continual.memory import k_centres
 from posterity.continual.result import average, backward_transfer, forgetting, forward_transfer
+from posterity.posteriors import Empirical
 
 FAST = pst.Training(batch_size=32, progress=False)
 R = [[0.9, 0.2, 0.1], [0.7, 0.8, 0.3], [0.6, 0.9, 0.7]]
@@ -48,6 +50,24 @@ def test_figures_of_a_matrix():
     assert forward_transfer(R, [0.1, 0.1, 0.1]) == pytest.approx(((0.2 - 0.1) + (0.3 - 0.1)) / 2)
     assert forward_transfer([[0.9], [0.7, 0.8]], [0.1, 0.1]) is None
     assert forgetting([[0.9]]) == backward_transfer([[0.9]]) == 0
+
+
+def test_k_centres_take_no_example_twice():
+    points = torch.tensor([[0.0], [0.0], [0.0], [0.0], [5.0]])
+    for seed in range(5):
+        chosen = k_centres(points, 4, torch.Generator().manual_seed(seed)).tolist()
+        assert len(set(chosen)) == 4 and 4 in chosen
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_numbers_are_judged_in_either_shape(shape):
+    x = torch.linspace(-1, 1, 50)[:, None]
+    y = 2 * x[:, 0] + torch.tensor([0.3, -0.3]).repeat(25)  # off by 0.3 wherever the line is
+    line = {"weight": torch.tensor([[2.0]]), "bias": torch.zeros(1)}
+    q = Empirical(nn.Linear(1, 1), pst.likelihoods.Gaussian(0.5), [line])
+    found = judged(q, (x, y.view(shape)), 1)
+    assert found["rmse"] == pytest.approx(0.3, rel=1e-5)
+    assert found["nll"] == pytest.approx(0.5 * 0.36 + math.log(0.5) + 0.5 * math.log(2 * math.pi), rel=1e-5)
 
 
 def test_k_centres_take_the_farthest_in_turn():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from posterity.report.plots.curves import cost
 from posterity.report.standing import columns, contested, difference_error, done, standings
 from posterity.report.tables import as_csv, as_markdown, as_rich, shown
 from posterity.report.verdict import label, verdict
@@ -44,6 +45,17 @@ def test_ranked_by_nll_with_times_relative_to_map():
     assert [line.name for line in found] == ["swag", "map"]
     assert found[0].cells["train_time"].value == 2.0 and found[1].cells["train_time"].value == 1.0
     assert math.isnan(found[0].cells["train_time"].error) or not found[0].cells["train_time"].tied
+
+
+def test_a_method_whose_nll_is_no_number_stands_behind_the_others():
+    strange = run("swag", 0, 0.3, accuracy=0.95)
+    strange["scores"]["figures"]["nll"], strange["scores"]["replicates"]["nll"] = None, [None] * 400  # NaN, as in JSON
+    made = results(strange, run("map", 0, 0.5), run("ivon", 0, 0.4))
+    assert [line.name for line in standings(made)] == ["ivon", "map", "swag"]
+    assert "nll" not in standings(made)[-1].cells and standings(made)[-1].cells["accuracy"].value == 0.95
+    assert verdict(made).startswith("Pick IVON") and "swag" in as_markdown(made).lower()
+    shown_there = cost(made).axes[0].get_legend_handles_labels()[1]
+    assert sorted(shown_there) == ["IVON", "MAP"]
 
 
 def test_shared_noise_makes_small_differences_count():

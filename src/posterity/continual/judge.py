@@ -38,7 +38,7 @@ def judged(posterior: Posterior, test: Pair, draws: int, asked: Likelihood | Non
         for x, y in zip(inputs.split(PIECE), targets.split(PIECE), strict=True)
     ]
     if not posterior.likelihood.classifies:
-        squares = torch.cat([(p.mean - y).square().flatten() for p, y in parts])
+        squares = torch.cat([(p.mean - y.view_as(p.mean)).square().flatten() for p, y in parts])
         log_density = torch.cat([p.log_prob(y) for p, y in parts])
         return {"rmse": float(squares.mean().sqrt()), "nll": -float(log_density.mean())}
     probs = torch.cat([p.probs for p, _ in parts]).cpu()

@@ -33,6 +33,7 @@ def k_centres(inputs: Tensor, size: int, generator: torch.Generator) -> Tensor:
     while len(chosen) < min(size, len(points)):
         last = chosen[-1]
         nearest = torch.minimum(nearest, lengths - 2 * (points @ points[last]) + lengths[last])  # squared distances
+        nearest[last] = -torch.inf  # not again, where others are no farther
         chosen.append(int(nearest.argmax()))
     return torch.tensor(chosen)
 

@@ -86,7 +86,7 @@ def done(results: Mapping[str, Any], method: str | None = None) -> list[Mapping[
 
 
 def standings(results: Mapping[str, Any], names: Sequence[str] | None = None) -> list[Standing]:
-    """All methods, the best first; failed ones last."""
+    """All methods, the best first; those without the figure that ranks behind them, failed ones last."""
     names = list(names or columns(results))
     each = {method: done(results, method) for method in results["methods"]}
     finished = [method for method, runs in each.items() if runs]
@@ -97,7 +97,7 @@ def standings(results: Mapping[str, Any], names: Sequence[str] | None = None) ->
     ]
     key = rank_by(results)
     order = contested(results, key, {m: each[m] for m in finished})
-    lines.sort(key=lambda line: -metric(key).better * order[line.name].value)
+    lines.sort(key=lambda line: -metric(key).better * order[line.name].value if line.name in order else math.inf)
     failed = [Standing(method, {}, 0, _reason(results, method)) for method, runs in each.items() if not runs]
     return lines + failed
 

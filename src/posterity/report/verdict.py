@@ -44,10 +44,11 @@ def label(method: str) -> str:
 
 def verdict(results: Mapping[str, Any]) -> str:
     """Two sentences; one if nothing could be compared."""
-    lines = [line for line in standings(results) if line.cells]
-    if not lines:
+    lines, key = [line for line in standings(results) if line.cells], rank_by(results)
+    ranked = [line for line in lines if key in line.cells]
+    if not ranked:
         return "No method finished, so there is nothing to recommend."
-    return f"{_first(lines, rank_by(results))} {_second(results, lines, lines[0])}"
+    return f"{_first(ranked, key)} {_second(results, lines, ranked[0])}"
 
 
 def _first(lines: Sequence[Standing], key: str) -> str:
