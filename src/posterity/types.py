@@ -35,6 +35,10 @@ class Batch(NamedTuple):
     targets: Tensor
     weights: Tensor | None = None
 
+    def weighted(self, each: Tensor) -> Tensor:
+        """A value of each example, times its weight where it has one."""
+        return each if self.weights is None else each * self.weights
+
 
 class OptimizerFactory(Protocol):
     """Builds the plain optimizer that a fit asked for."""

@@ -58,7 +58,7 @@ def _batches(data: Any) -> Iterator[Batch]:
         return
     if isinstance(data, Dataset):
         data = DataLoader(data, batch_size=1000)
-    if not isinstance(data, Iterable):
+    if not isinstance(data, Iterable) or isinstance(data, Iterator):  # an iterator is empty once it was looked into
         raise PosterityError(f"data must be a loader, a Dataset or (inputs, targets), got {type(data).__name__}")
     yield from map(as_batch, data)
 

@@ -122,6 +122,8 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
     spec = InputSpec((), ())
     seconds = 0.0
     for batch in pieces(data):
+        if batch.weights is not None:
+            raise PosterityError("every example counts once in an evaluation, but these batches hold weights")
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
         start = time.perf_counter()
         prediction = posterior.predict(inputs, draws, keep_samples=nested)

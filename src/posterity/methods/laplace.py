@@ -129,8 +129,7 @@ class Laplace(Method):
         for batch in batches:
             structure.add(network, likelihood, batch, ggn.weighted(columns, batch.weights))
             with torch.no_grad():
-                each = likelihood.log_prob(call(network, batch.inputs), batch.targets)
-                fit += float((each if batch.weights is None else each * batch.weights).sum())
+                fit += float(batch.weighted(likelihood.log_prob(call(network, batch.inputs), batch.targets)).sum())
         mean = {name: p.detach() for name, p in network.named_parameters()}
         precision, log_prior = self._precision(structure, mean)
         posterior = structure.posterior(network, likelihood, mean, precision, self.temperature)

@@ -193,6 +193,5 @@ def evidence_bound(posterior: GaussianPosterior, prior: Prior, batches: Iterable
     for batch in batches:
         for params, buffers in samples:
             outputs = Draw(posterior.module, params, buffers)(batch.inputs)
-            each = posterior.likelihood.log_prob(outputs, batch.targets)
-            total = total + (each if batch.weights is None else each * batch.weights).sum() / draws
+            total = total + batch.weighted(posterior.likelihood.log_prob(outputs, batch.targets)).sum() / draws
     return float(total)

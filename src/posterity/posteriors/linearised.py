@@ -10,14 +10,13 @@ Gaussian itself, and ``probit`` the class probabilities of MacKay's approximatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial, singledispatch
+from collections.abc import Iterable, Iterator
+from functools import singledispatch
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, jvp, vjp, vmap
+from torch.func import functional_call, jacrev, vmap
 from torch.utils._pytree import tree_map
 
 from posterity.calling import arguments, check_finite, map_inputs, num_examples
@@ -26,6 +25,7 @@ from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
 from posterity.posteriors.kronecker_outputs import KroneckerOutputs
+from posterity.posteriors.linear_draws import LinearDraw, LinearDraws
 from posterity.prediction.passes import KEEP, Weights, activation_bytes, batched, blocks
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
@@ -39,61 +39,6 @@ _FLOATS = 2**24  # of the Jacobians in memory at a time
 _CHUNK = 8  # draws of one pass
 _CACHE = 2**25  # bytes of their activations that stay in a CPU's cache
 _FEWEST = 8  # inputs of one pass, below which calling torch takes longer than what it computes
-
-
-@dataclass(frozen=True, eq=False)
-class LinearDraw:
-    """x ↦ f(x) + J(x) δ, with a δ for those parameters that have one."""
-
-    module: nn.Module
-    mean: Params
-    shift: Params
-
-    def __call__(self, inputs: Inputs) -> Tensor:
-        """The outputs of this draw."""
-        with transformable(self.module):
-            out, change = along(self.module, self.mean, inputs, self.shift)
-        return out + change
-
-
-@dataclass(frozen=True, eq=False)
-class LinearDraws:
-    """Several of them, which differ in δ alone: [draws, ...] of each parameter."""
-
-    module: nn.Module
-    mean: Params
-    shifts: Params
-
-    def __call__(self, inputs: Inputs) -> Tensor:
-        """The outputs of all, [draws, batch, ...]."""
-        each = partial(along, self.module, self.mean, inputs)
-        with transformable(self.module):
-            out, change = vmap(each, out_dims=(None, 0))(self.shifts)  # type: ignore[arg-type]
-        return out + change
-
-    def one_by_one(self, inputs: Inputs) -> Tensor:
-        """The same, for networks that vmap cannot follow."""
-        each = [{name: s[i] for name, s in self.shifts.items()} for i in range(len(next(iter(self.shifts.values()))))]
-        return torch.stack([LinearDraw(self.module, self.mean, shift)(inputs) for shift in each])
-
-
-def along(module: nn.Module, mean: Params, inputs: Inputs, shift: Params) -> tuple[Tensor, Tensor]:
-    """f(x) and J(x) δ."""
-    args, kwargs = arguments(inputs)
-
-    def network(params: Params) -> Tensor:
-        return functional_call(module, {**mean, **params}, args, kwargs)
-
-    return pushed(network, {name: mean[name] for name in shift}, shift)
-
-
-def pushed(function: Callable[[Params], Tensor], at: Params, shift: Params) -> tuple[Tensor, Tensor]:
-    """f(w) and J(w) δ; where something has no forward-mode rule, as weight norm, as the derivative of uᵀJ δ by u."""
-    try:
-        return jvp(function, (at,), (shift,))  # type: ignore[return-value]
-    except NotImplementedError:
-        out, pull = vjp(function, at)  # type: ignore[misc]
-        return out, vjp(lambda u: pull(u)[0], torch.zeros_like(out))[1](shift)[0]  # type: ignore[misc]
 
 
 class Linearised(WeightPosterior):

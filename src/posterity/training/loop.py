@@ -121,7 +121,7 @@ def _mean_loss(likelihood: Likelihood, outputs: Tensor, batch: Batch) -> Tensor:
     """−mean log p(y | f(x)), each example with its weight where it has one."""
     if batch.weights is None:
         return likelihood.loss(outputs, batch.targets)
-    return -(likelihood.log_prob(outputs, batch.targets) * batch.weights).mean()
+    return -batch.weighted(likelihood.log_prob(outputs, batch.targets)).mean()
 
 
 def _update(run: Run, job: Job) -> None:

@@ -87,11 +87,10 @@ def held_out_loss(run: Run, likelihood: Likelihood, held: Stream) -> float:
     log_prob = (run.noise or likelihood).log_prob  # type: ignore[union-attr]
     run.module.eval()
     try:
-        total, count = 0.0, 0
-        for batch in held.once():
-            each = log_prob(call(run.module, batch.inputs), batch.targets)  # type: ignore[operator]
-            total += float((each if batch.weights is None else each * batch.weights).sum())
-            count += len(batch.targets)
+        sums = [
+            (batch.weighted(log_prob(call(run.module, batch.inputs), batch.targets)).sum(), len(batch.targets))  # type: ignore[operator]
+            for batch in held.once()
+        ]
     finally:
         run.module.train()
-    return -total / count
+    return -sum(float(s) for s, _ in sums) / sum(n for _, n in sums)
