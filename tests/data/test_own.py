@@ -140,6 +140,7 @@ def test_other_bad_files_are_one_sentence(tmp_path: Path) -> None:
     for arrays, says in (
         ({"a": x}, "holds a, expected x and y"),
         ({"x": x, "y": np.zeros(9)}, "10 inputs and 9 targets"),
+        ({"x": 1.0, "y": 2.0}, "1 inputs and 1 targets"),
         ({"x": np.where(x > 1, np.nan, x) * np.inf, "y": np.zeros(10)}, "inputs hold NaN"),
         ({"x": x, "y": np.full(10, np.nan)}, "targets hold NaN"),
         ({"x": x, "y": np.zeros(10, int)}, "at least two classes, got only 0"),

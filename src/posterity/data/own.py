@@ -62,7 +62,7 @@ def _npz_parts(path: Path, seed: int) -> tuple[Arrays, Arrays]:
 
     def part(suffix: str) -> Arrays | None:
         found = [_named(arrays, names, suffix) for names in (_INPUTS, _TARGETS)]
-        return None if found[0] is None or found[1] is None else (found[0], found[1])
+        return None if found[0] is None or found[1] is None else (np.atleast_1d(found[0]), np.atleast_1d(found[1]))
 
     train, test, everything = part("train"), part("test"), part("")
     if train is not None and test is not None:
