@@ -131,7 +131,10 @@ def _example(subject: Posterior | nn.Module, validation: Iterable[Any] | None, e
     if example is not None:
         return example
     if validation is not None:
-        return calling.as_batch(next(iter(validation))).inputs
+        first = next(iter(validation), None)
+        if first is None:
+            raise PosterityError("the validation data is empty")
+        return calling.as_batch(first).inputs
     spec = getattr(subject, "inputs", None)
     if spec is None:
         raise PosterityError("compress needs inputs to trace the network with: give example= or validation=")
