@@ -215,6 +215,10 @@ def test_interrupted_it_says_how_to_go_on_and_does(posterity, tmp_path, monkeypa
     assert code == 130 and "--resume" in out and "Traceback" not in err
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
+    config = (tmp_path / "run" / "config.toml").read_bytes()
+    code, _, err = posterity("fit", "--data", "digits", "--out", "run")  # --resume was forgotten
+    assert code == 2 and "holds an interrupted run: go on with --resume" in err
+    assert (tmp_path / "run" / "config.toml").read_bytes() == config
     assert posterity(*command, "--resume")[0] == 0 and (tmp_path / "run" / "posterior.safetensors").is_file()
 
 

@@ -72,3 +72,10 @@ def test_bad_input_is_a_sentence_and_no_file(run, tmp_path, monkeypatch, options
     result = compress(run, *options)
     assert isinstance(result.exception, PosterityError) and sentence in str(result.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_have_no_accuracy_to_lose(tmp_path):
+    short = ["--set", "training.steps=5"]
+    assert CliRunner().invoke(app, ["fit", "--data", "sine", "--out", str(tmp_path / "r"), *short]).exit_code == 0
+    result = compress(tmp_path / "r", "--out", tmp_path / "f.onnx", "--max-drop", "0.1")
+    assert isinstance(result.exception, PosterityError) and "this run predicts numbers" in str(result.exception)

@@ -200,6 +200,7 @@ def test_bad_input_is_one_sentence_each():
         "is no distribution over weights": lambda: compress(Posterior(network(), Categorical())),
         "bits from the variance need": lambda: compress(network(), keep=0.5, example=x, bits="variance"),
         "the validation data is empty": lambda: compress(q, max_drop=0.1, validation=[], example=x),
+        "validation data is empty": lambda: compress(q, max_drop=0.1, validation=[]),
     }.items():
         with pytest.raises(PosterityError, match=match):
             call()

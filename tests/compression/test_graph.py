@@ -93,4 +93,9 @@ def test_what_no_graph_can_hold_is_refused(tmp_path):
         pst.export(two, tmp_path / "f.onnx")
     with pytest.raises(pst.PosterityError, match="draws must be a positive number or 'moments', got 0"):
         pst.export(gaussian(nn.Linear(4, 3), likelihood, (4,)), tmp_path / "f.onnx", 0)
+    for example in (torch.randn(2, 5), torch.randn(2, 4).double(), torch.randn(2, 4).numpy()):
+        with pytest.raises(pst.PosterityError, match=r"inputs (have shape|are torch.float64|must be tensors)"):
+            pst.export(gaussian(nn.Linear(4, 3), likelihood, (4,)), tmp_path / "f.onnx", example=example)
+    with pytest.raises(pst.PosterityError, match="export writes posteriors, got Linear"):
+        pst.export(nn.Linear(4, 3), tmp_path / "f.onnx", example=torch.randn(2, 4))
     assert list(tmp_path.iterdir()) == []

@@ -121,11 +121,22 @@ def test_the_task_can_be_told(tmp_path: Path) -> None:
         ("a,b\n1,2\n,3\n", "column a: '' in data row 2 is no number"),
         ("red,1\n3,2\nblue,1\n", "'red' in data row 1|'blue' in data row 2"),
         ("1\n2\n3\n", "single column"),
+        ("a,price\n1,2.5\n2,\n3,4.5\n", "target column: '' in data row 2 is no target"),
+        ("a,price\n1,2.5\n2,NA\n3,4.5\n", "target column: 'NA' in data row 2 is no target"),
+        ("a,kind\n1,red\n2,\n3,blue\n", "target column: '' in data row 2 is no target"),
+        (f"a,b\n1,2\n{'1' * 200_000},3\n", "cannot be read as a table"),
     ],
 )
 def test_bad_csv_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(PosterityError, match=says):
         data.load(write(tmp_path / "bad.csv", text))
+
+
+def test_words_among_few_numbers_are_classes(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i},{'unknown' if i % 5 == 0 else i % 2}" for i in range(40))
+    assert data.load(write(tmp_path / "a.csv", f"a,b\n{rows}")).classes == ("0", "1", "unknown")
+    huge = "\n".join(f"{i},{10**30 + i}" for i in range(40))
+    assert data.load(write(tmp_path / "b.csv", f"a,b\n{huge}")).task == Task.REGRESSION
 
 
 def test_other_bad_files_are_one_sentence(tmp_path: Path) -> None:
@@ -140,6 +151,11 @@ def test_other_bad_files_are_one_sentence(tmp_path: Path) -> None:
     for arrays, says in (
         ({"a": x}, "holds a, expected x and y"),
         ({"x": x, "y": np.zeros(9)}, "10 inputs and 9 targets"),
+        ({"x": 1.0, "y": 2.0}, "1 inputs and 1 targets"),
+        ({"x": x[:, :0], "y": np.zeros(10)}, r"inputs must be numbers .* got float64 \(8, 0\)"),
+        ({"x_train": x, "y_train": x, "x_test": x[:, :2], "y_test": x}, "training and test inputs differ in shape"),
+        ({"x_train": x, "y_train": x, "x_test": x, "y_test": x[:, 0]}, "training and test targets differ in shape"),
+        ({"x_train": x, "y_train": x, "x_test": x[:0], "y_test": x[:0]}, r"inputs must be numbers .* \(0, 3\)"),
         ({"x": np.where(x > 1, np.nan, x) * np.inf, "y": np.zeros(10)}, "inputs hold NaN"),
         ({"x": x, "y": np.full(10, np.nan)}, "targets hold NaN"),
         ({"x": x, "y": np.zeros(10, int)}, "at least two classes, got only 0"),

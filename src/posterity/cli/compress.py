@@ -44,6 +44,8 @@ def compress(
         raise PosterityError(f"--out must end in {', '.join(_WRITERS)}, got {out.name}")
     folder = RunFolder(run)
     dataset = folder.dataset()
+    if max_drop is not None and dataset.task != Task.CLASSIFICATION:
+        raise PosterityError("--max-drop is an accuracy, and this run predicts numbers: give --keep or --threshold")
     test = _batches(dataset, dataset.test)
     # Test examples are counted, never chosen by.
     validation = test if max_drop is None else _batches(dataset, _last_training(dataset))

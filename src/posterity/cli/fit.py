@@ -48,6 +48,8 @@ def fit(
     settings = RunConfig.read(config or (folder.config_file if resume else None), changes or (), **given)
     if folder.posterior_file.exists() and not resume:
         raise PosterityError(f"{out} already holds a finished run: choose another --out")
+    if not resume and any(out.glob(f"{folder.checkpoint.name}*")):
+        raise PosterityError(f"{out} holds an interrupted run: go on with --resume, or choose another --out")
     settings, dataset = with_earlier(settings, data.load(settings.data))
     settings = replace(settings, model=settings.model or models.default_for(dataset))
     with interruptible("the same command with --resume goes on from the last checkpoint"):

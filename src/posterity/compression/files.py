@@ -159,7 +159,7 @@ def _pack_tensor(value: Tensor, bits: int | None) -> tuple[Facts, Tensor, Tensor
     costs = {name: len(w) + (len(block) if name == "dense" else len(kept)) * size for name, w in positions.items()}
     form = min(costs, key=lambda name: costs[name])
     values, step = (block if form == "dense" else block[kept]), 0.0
-    if bits:
+    if bits is not None:
         codes, step = quantise(values, bits)
         values = _pack_bits(codes, bits)
     where = positions[form]

@@ -120,8 +120,12 @@ def _with(module: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
 
 
 def _example(posterior: Posterior, example: Tensor | None) -> Tensor:
+    if not isinstance(posterior, Posterior):
+        raise PosterityError(f"export writes posteriors, got {type(posterior).__name__}: for a network use to_onnx")
     if example is None and posterior.inputs is None:
         raise PosterityError("export needs inputs to trace the network with: give example=")
+    if example is not None and posterior.inputs is not None:
+        posterior.inputs.check(example, next(posterior.module.parameters()).dtype)
     made = example if example is not None or posterior.inputs is None else made_up(posterior.inputs)
     if not isinstance(made, Tensor):
         raise PosterityError("export writes networks that take one tensor, and this one takes several")

@@ -30,6 +30,7 @@ from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import Network, trace
 from posterity.files import write_state
 from posterity.posteriors.base import Posterior, WeightPosterior
+from posterity.posteriors.mixture import Mixture
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError
 
@@ -118,6 +119,11 @@ def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Pa
         return calling.plain_copy(subject), {}
     if not isinstance(subject, WeightPosterior):
         raise PosterityError(f"{type(subject).__name__} is no distribution over weights, so there is nothing to prune")
+    if isinstance(subject, Mixture):  # units of separate restarts do not correspond, and their average knows nothing
+        raise PosterityError(
+            f"the average of {len(subject.parts)} members is no network: compress one of them, such as "
+            "posterior.parts[0], or a run with one member"
+        )
     dense = calling.plain_copy(subject.module)
     dense.load_state_dict(subject.mean(), strict=False)
     return dense, {name: value for name, value in subject.variance().items() if bool(value.any())}
@@ -128,7 +134,10 @@ def _example(subject: Posterior | nn.Module, validation: Iterable[Any] | None, e
     if example is not None:
         return example
     if validation is not None:
-        return calling.as_batch(next(iter(validation))).inputs
+        first = next(iter(validation), None)
+        if first is None:
+            raise PosterityError("the validation data is empty")
+        return calling.as_batch(first).inputs
     spec = getattr(subject, "inputs", None)
     if spec is None:
         raise PosterityError("compress needs inputs to trace the network with: give example= or validation=")

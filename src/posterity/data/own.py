@@ -40,6 +40,9 @@ def load_file(path: Path, *, target: str | None, task: Task | None, seed: int) -
     else:
         train, test = _npz_parts(path, seed)
     x_train, x_test = (_inputs(x, path) for x, _ in (train, test))
+    if x_train.shape[1:] != x_test.shape[1:]:
+        shapes = f"{tuple(x_train.shape[1:])} and {tuple(x_test.shape[1:])}"
+        raise PosterityError(f"{path}: training and test inputs differ in shape, got {shapes}")
     y_train, y_test, classes = encode_targets(train[1], test[1], task, str(path))
     kind = _kind(x_train, Task.REGRESSION if classes is None else Task.CLASSIFICATION)
     for x in (x_train, x_test):  # before the statistics, where one NaN would spoil every example
@@ -62,7 +65,7 @@ def _npz_parts(path: Path, seed: int) -> tuple[Arrays, Arrays]:
 
     def part(suffix: str) -> Arrays | None:
         found = [_named(arrays, names, suffix) for names in (_INPUTS, _TARGETS)]
-        return None if found[0] is None or found[1] is None else (found[0], found[1])
+        return None if found[0] is None or found[1] is None else (np.atleast_1d(found[0]), np.atleast_1d(found[1]))
 
     train, test, everything = part("train"), part("test"), part("")
     if train is not None and test is not None:
@@ -83,7 +86,7 @@ def _named(arrays: dict[str, np.ndarray], names: tuple[str, ...], part: str) -> 
 
 def _inputs(x: np.ndarray, path: Path) -> Tensor:
     """Tables as float64 [N, D]; images as float32 [N, C, H, W], bytes scaled to [0, 1]."""
-    if x.dtype.kind not in "biuf" or not 1 <= x.ndim <= 4:
+    if x.dtype.kind not in "biuf" or not 1 <= x.ndim <= 4 or not x.size:
         raise PosterityError(f"{path}: inputs must be numbers in 1 to 4 dimensions, got {x.dtype} {x.shape}")
     if x.ndim <= 2:
         return torch.from_numpy(x.reshape(len(x), -1).astype(np.float64))
@@ -108,6 +111,8 @@ def encode_targets(
 ) -> tuple[Tensor, Tensor, tuple[str, ...] | None]:
     """Targets as a network needs them, and the names of the classes, sorted; None for a regression."""
     train, test = (y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y for y in (train, test))
+    if train.shape[1:] != test.shape[1:]:
+        raise PosterityError(f"{where}: training and test targets differ in shape, got {train.shape} and {test.shape}")
     y = np.concatenate([train, test])
     if y.dtype.kind not in "USbiuf":
         raise PosterityError(f"{where}: targets must be numbers or text, got {y.dtype}")

@@ -27,7 +27,7 @@ def read_csv(path: Path, target: str | None = None) -> tuple[np.ndarray, np.ndar
         raise PosterityError(f"{path} has a single column, expected inputs and a target")
     titles = [name for i, name in enumerate(names or [str(i + 1) for i in range(len(rows[0]))]) if i != place]
     x = np.stack([_floats(column, title, path) for title, column in zip(titles, columns, strict=True)], 1)
-    return x, _plain(labels)
+    return x, _targets(labels, path)
 
 
 def read_cells(path: Path) -> list[list[str]]:
@@ -38,7 +38,10 @@ def read_cells(path: Path) -> list[list[str]]:
         raise PosterityError(f"{path} cannot be read as text: {error}") from error
     lines = [line for line in text.splitlines() if line.strip()]
     delimiter = max(",;\t", key=lines[0].count) if lines else ","
-    rows = [[field.strip() for field in row] for row in csv.reader(lines, delimiter=delimiter)]
+    try:
+        rows = [[field.strip() for field in row] for row in csv.reader(lines, delimiter=delimiter)]
+    except csv.Error as error:
+        raise PosterityError(f"{path} cannot be read as a table: {error}") from error
     for number, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
             raise PosterityError(f"{path}, row {number}: {len(row)} fields, but the first row has {len(rows[0])}")
@@ -75,11 +78,17 @@ def _floats(column: np.ndarray, title: str, path: Path) -> np.ndarray:
         ) from None
 
 
-def _plain(column: np.ndarray) -> np.ndarray:
+def _targets(column: np.ndarray, path: Path) -> np.ndarray:
     """The column as integers if it can be, else as floats, else as the text it is."""
     for dtype in (np.int64, np.float64):
         try:
             return column.astype(dtype)
-        except ValueError:
+        except (ValueError, OverflowError):
             continue
+    # A hole in a column of numbers must not make a class of each of them.
+    strange = [i for i, field in enumerate(column) if not is_number(field)]
+    holes = [i for i in strange if not column[i]]
+    if holes or (2 * len(strange) < len(column) and 2 * len(np.unique(column)) > len(column)):
+        wrong = (holes or strange)[0]
+        raise PosterityError(f"{path}, target column: {str(column[wrong])!r} in data row {wrong + 1} is no target")
     return column
