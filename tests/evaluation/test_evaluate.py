@@ -238,6 +238,10 @@ def test_bad_input(classifier, labelled, result):
         evaluate(classifier, [])
     with pytest.raises(PosterityError, match="got int"):
         evaluate(classifier, 3)
+    with pytest.raises(PosterityError, match="got list_iterator"):  # its first batch would be missing
+        evaluate(classifier, labelled, ood={"once": iter([labelled])})
+    with pytest.raises(PosterityError, match="every example counts once"):
+        evaluate(classifier, [(x, y, torch.ones(len(y)))])
     with pytest.raises(PosterityError, match="resamples must be"):
         evaluate(classifier, labelled, resamples=-1)
     with pytest.raises(PosterityError, match="compared with scores, got dict"):

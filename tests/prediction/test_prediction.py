@@ -74,6 +74,8 @@ def test_regression_is_the_mixtures():
     )
     y = torch.randn(4, 1, generator=G, dtype=torch.float64)
     torch.testing.assert_close(p.log_prob(y), mixture.log_prob(y).exp().mean(0).log().squeeze(-1))
+    for values in (y, y.squeeze(1)):  # targets come in both shapes
+        torch.testing.assert_close(p.cdf(values), mixture.cdf(y).mean(0))
 
 
 def test_one_gaussian_component_has_the_normal_quantiles():

@@ -373,6 +373,7 @@ def test_bad_settings_are_refused(changes, match):
         ({"data": [X]}, "a batch must be"),
         ({"data": iter([(X, LABELS)])}, "read only once"),
         ({"data": (X, LABELS, torch.ones(len(X)))}, "weights come with the batches"),
+        ({"data": [(X, LABELS, -torch.ones(len(X)))]}, "weights of examples must not be negative, got -1.0"),
         ({"data": [(X, LABELS, X)]}, "needs one weight"),
         *(
             ({"data": [(X, LABELS, torch.ones(len(X)))], "method": method}, "squares the gradient of every example")

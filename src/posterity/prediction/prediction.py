@@ -199,6 +199,8 @@ class Regression(Prediction):
 
     def cdf(self, values: Tensor) -> Tensor:
         """P(y ≤ value) under the mixture of draws."""
+        if values.numel() == self.mean.numel():  # [B] beside means [B, 1] would be every value for every input
+            values = values.reshape(self.mean.shape)
         return self.likelihood.cdf(self.components, values).mean(0)
 
     def quantile(self, level: float) -> Tensor:

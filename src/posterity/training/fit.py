@@ -190,6 +190,8 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
 def _check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets: Tensor) -> None:
     """Refuse inputs that the network cannot take, and targets that do not fit its outputs."""
     check_finite(batch.inputs)
+    if batch.weights is not None and not bool((batch.weights >= 0).all()):
+        raise PosterityError(f"weights of examples must not be negative, got {float(batch.weights.min())!r}")
     mode = network.training
     network.eval()
     try:
