@@ -25,6 +25,14 @@ def test_statistics_of_a_table_by_hand() -> None:
     assert s.apply(torch.tensor([[4.0, 10.0]])).tolist() == [[2.0, 0.0]]
 
 
+@pytest.mark.parametrize("unit", [1e-15, 1.0, 1e15])
+def test_small_units_are_no_constant(unit: float) -> None:
+    x = unit * torch.tensor([[1.0, 0.1], [3.0, 0.1], [5.0, 0.1]], dtype=torch.float64)
+    z = Standardiser.fit(x).apply(x)
+    torch.testing.assert_close(z[:, 0], torch.tensor([-1.0, 0.0, 1.0]).double() * 1.5**0.5)
+    torch.testing.assert_close(z[:, 1] / unit, torch.zeros(3).double(), atol=1e-14, rtol=0)
+
+
 def test_statistics_of_images_are_per_channel() -> None:
     x = torch.stack([torch.full((2, 4, 5), 0.2), torch.full((2, 4, 5), 0.6)], 1)  # [N=2, C=2, 4, 5]
     x[0, 0] = 0.0

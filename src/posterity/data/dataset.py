@@ -54,7 +54,7 @@ class Standardiser:
         """
         dims = (0, 2, 3) if x.dim() == 4 else (0,)
         std, mean = torch.std_mean(x, dim=dims, correction=0, keepdim=True)
-        rounding = 100 * torch.finfo(x.dtype).eps * mean.abs().clamp(min=1.0)
+        rounding = 100 * torch.finfo(x.dtype).eps * mean.abs()  # relative: an EEG has microvolts
         return cls(mean[0], torch.where(std > rounding, std, torch.ones_like(std))[0])
 
     def apply(self, x: Tensor) -> Tensor:
