@@ -52,6 +52,23 @@ def test_figures_of_a_matrix():
     assert forgetting([[0.9]]) == backward_transfer([[0.9]]) == 0
 
 
+def test_figures_leave_out_what_has_no_test():
+    nothing = [[None if k == 1 else value for k, value in enumerate(row)] for row in R]
+    assert average(nothing) == pytest.approx([0.9, 0.7, (0.6 + 0.7) / 2])
+    assert forgetting(nothing) == pytest.approx(0.9 - 0.6) and backward_transfer(nothing) == pytest.approx(0.6 - 0.9)
+    assert forward_transfer(nothing, [0.1, None, 0.1]) == pytest.approx(0.3 - 0.1)
+
+
+@pytest.mark.parametrize("known", [list, iter])
+def test_a_task_without_a_test_is_left_out_of_the_average(known):
+    first, second = tasks()
+    stream = known([replace(first, test=None), second])
+    learned = continual.learn(network(), FineTuning(), stream, epochs=5, training=FAST)
+    alone = judged(learned.predictive, second.test, 32, pst.likelihoods.MultiHead(heads=((0, 1), (2, 3)), head=1))
+    assert learned.accuracy == alone["accuracy"] > 0.7
+    assert learned.matrix()[-1] == [None, alone["accuracy"]]
+
+
 def test_k_centres_take_no_example_twice():
     points = torch.tensor([[0.0], [0.0], [0.0], [0.0], [5.0]])
     for seed in range(5):

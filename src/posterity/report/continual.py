@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from posterity.continual.result import average
 from posterity.files import write_bytes
 from posterity.report import style
 from posterity.report.page import document
@@ -54,7 +55,7 @@ def cells(records: Sequence[Record]) -> dict[str, str]:
 @style.styled
 def accuracy_matrix(record: Record) -> Figure:
     """The accuracy on every task (columns) after every task (rows)."""
-    matrix = 100 * np.array([row["accuracy"] for row in record["rows"]])
+    matrix = 100 * np.array([row["accuracy"] for row in record["rows"]], dtype=float)
     count = len(matrix)
     made, (ax,) = style.figure(1, 1.6 + 0.42 * matrix.shape[1], 1.1 + 0.36 * count)
     _heat(ax, matrix)
@@ -66,11 +67,12 @@ def accuracy_matrix(record: Record) -> Figure:
 
 def _heat(ax: Axes, matrix: np.ndarray) -> None:
     """Numbers on their colours; tasks that have not come yet have none."""
-    learned = np.tri(*matrix.shape) > 0
+    learned = (np.tri(*matrix.shape) > 0) & np.isfinite(matrix)
     low = min(50.0, float(matrix[learned].min()))
     ax.imshow(np.ma.array(matrix, mask=~learned), cmap="YlGnBu", vmin=low, vmax=100, aspect="auto")
     ax.grid(False)
-    for (t, k), value in np.ndenumerate(matrix):
+    for t, k in np.argwhere(np.isfinite(matrix)):
+        value = matrix[t, k]
         dark = learned[t, k] and value - low > 0.6 * (100 - low)
         ink = "white" if dark else "black" if learned[t, k] else style.INK
         ax.text(k, t, f"{value:.0f}" if value < 99.95 else "100", ha="center", va="center", color=ink, fontsize=7.5)
@@ -82,7 +84,7 @@ def over_tasks(results: Results, figure: str = "accuracy") -> Figure:
     made, (ax,) = style.figure(1, 4.4, 3.3)
     scale = 100 if figure == "accuracy" else 1
     for index, (name, records) in enumerate(results["methods"].items()):
-        curves = scale * np.array([[np.mean(row[figure][: t + 1]) for t, row in enumerate(r["rows"])] for r in records])
+        curves = scale * np.array([average([row[figure] for row in r["rows"]]) for r in records])
         tasks, mean = np.arange(1, curves.shape[1] + 1), curves.mean(0)
         ax.plot(tasks, mean, marker=style.marker(index), label=name, **style.line(index))
         if len(curves) > 1:
