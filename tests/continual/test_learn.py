@@ -251,6 +251,35 @@ def test_what_is_wrong_with_a_task_is_said_and_what_was_learned_is_kept(tmp_path
         assert (tmp_path / bad.name / "task-01.safetensors").exists()
 
 
+def test_yes_and_no_from_one_logit():
+    x, y = blobs((0, 1))
+    two = [Task("first", (x, y), (x, y)), Task("second", (-x, y), (-x, y))]
+    likelihood = pst.likelihoods.Bernoulli()
+    module = nn.Linear(4, 1).double()
+    learned = continual.learn(
+        module, FineTuning(), two, likelihood=likelihood, epochs=60, training=replace(FAST, lr=0.1)
+    )
+    assert learned.matrix()[0][0] > 0.9 and learned.matrix()[1][1] > 0.9
+    # A softmax over one logit is 1 whatever the network says: nothing would be held.
+    with pytest.raises(pst.PosterityError, match="holds the logits of classes"):
+        continual.learn(module, Functional(), two, likelihood=likelihood, epochs=1, training=FAST)
+
+
+def test_streams_that_cannot_be_learned_are_a_sentence():
+    first, second = tasks()
+    for wrong, words in (
+        ([first, replace(second, head=(2, 4))], "no output for class 4, only for 0, 1, 2, 3"),
+        ([first, replace(second, head=None)], "either every task has a head of its own, or none has"),
+        ([first, second.train], "made of Tasks, got tuple"),
+    ):
+        for stream in (wrong, iter(wrong)):
+            with pytest.raises(pst.PosterityError, match=words):
+                continual.learn(network(), FineTuning(), stream, epochs=1, training=FAST)
+    with pytest.raises(pst.PosterityError, match="the method must be one such as"):
+        continual.learn(network(), "vogn", [first])
+    assert continual.learn(network(), FineTuning(), []).figures() == {"seconds": 0}
+
+
 def test_a_folder_is_not_written_over_and_belongs_to_one_run(tmp_path):
     run = {"epochs": 1, "training": FAST, "folder": tmp_path}
     continual.learn(network(), FineTuning(), tasks(False)[:1], **run)

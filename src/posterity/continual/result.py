@@ -104,7 +104,7 @@ class Learned:
 
     def figures(self) -> dict[str, float]:
         """Every summary by name: averages after the last task, forgetting and transfers."""
-        found = {name: average(self.matrix(name))[-1] for name in self.rows[-1]}
+        found = {name: average(self.matrix(name))[-1] for name in (self.rows[-1] if self.rows else ())}
         if "accuracy" in found:
             matrix = self.matrix()
             found |= {"forgetting": forgetting(matrix), "backward_transfer": backward_transfer(matrix)}

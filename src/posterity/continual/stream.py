@@ -80,6 +80,8 @@ class Stream:
 
     def expect(self, task: Task) -> None:
         """Judge on this task from now on, also before it is learned."""
+        if self.tests and (task.head is None) != (self.tests[0][1] is None):
+            raise PosterityError(f"{task.name}: either every task has a head of its own, or none has")
         self.tests.append((task.test, task.head))
 
     def open(self, folder: Path, resume: bool) -> None:
