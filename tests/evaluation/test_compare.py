@@ -1,17 +1,20 @@
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import posterity as pst
 from posterity import data
-from posterity.data.foreign import foreign
+from posterity.data.foreign import foreign, photos
 from posterity.evaluation import recipes as recipes_module
 from posterity.evaluation.compare import Contest, compare
+from posterity.evaluation.extras import shown_examples
 from posterity.evaluation.recipes import recipes, sizes
+from posterity.evaluation.shift import corruptions_of
 from posterity.methods import METHODS
 from posterity.random import generator_for
 from posterity.types import PosterityError
@@ -191,6 +194,28 @@ def test_foreign_images():
     # the same pixels, elsewhere
     original = dataset.test[0][: len(made["shuffled"])]
     assert torch.equal(made["shuffled"].flatten(1).sort(1).values, original.flatten(1).sort(1).values)
+
+
+def test_images_of_any_range_are_corrupted_shown_and_confronted_alike(tmp_path):
+    """Bytes, the same as floats up to 255, and what a function has standardised itself, are the same pictures."""
+    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
+    raw[:, 0, 0], raw[:, 0, 1] = 0, 255
+    for name, x in (("bytes", raw), ("floats", raw.astype(np.float32))):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 2)
+    known, floats = (data.load(str(tmp_path / f"{name}.npz")) for name in ("bytes", "floats"))
+    for other in (floats, replace(known, standardiser=None)):
+        torch.testing.assert_close(photos(other, 3, generator_for(0)), photos(known, 3, generator_for(0)))
+        for name, corruption in corruptions_of(known, True).items():
+            changed = corruptions_of(other, True)[name](other.test[0], 2)
+            torch.testing.assert_close(changed, corruption(known.test[0], 2), atol=1e-5, rtol=1e-5)
+        shown = [shown_examples(one, [{"index": 4}])[0]["picture"]["bytes"] for one in (known, other)]
+        assert shown[0] == shown[1]
+
+
+def test_large_images_are_confronted_with_photographs(tmp_path):
+    np.savez(tmp_path / "large.npz", x=np.random.default_rng(0).random((10, 450, 130)), y=np.arange(10) % 2)
+    dataset = data.load(str(tmp_path / "large.npz"))
+    assert photos(dataset, 3, generator_for(0)).shape == (3, 1, 450, 130)
 
 
 def test_foreign_tables_and_texts():

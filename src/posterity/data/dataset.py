@@ -135,6 +135,16 @@ class DataSet:
         """How many numbers a network must return: one a class, or one a target column."""
         return len(self.classes) if self.classes is not None else self.test[1].shape[1]
 
+    @property
+    def pixels(self) -> Standardiser:
+        """From pixels in [0, 1] to inputs; other images are taken to be stretched between their least and greatest."""
+        own = self.standardiser or Standardiser(torch.zeros(1), torch.ones(1))
+        low, high = (float(value) for value in own.invert(self.test[0]).aminmax())
+        if low > -1e-3 and high < 1 + 1e-3:
+            return own
+        span = high - low or 1.0
+        return Standardiser((own.mean - low) / span, own.std / span)
+
     def training(self) -> Pair:
         """The training examples, or a sentence that this set has none."""
         if self.train is None:
