@@ -56,10 +56,10 @@ def _read(path: Path, dataset: DataSet) -> np.ndarray:
     if not path.is_file():
         raise PosterityError(f"there is no file {path}")
     readers = {".npz": _npz, ".csv": _csv, ".png": _png}
-    if path.suffix not in readers:
+    if path.suffix.lower() not in readers:
         raise PosterityError(f"inputs must be a {', '.join(readers)} file, got {path.name}")
     try:
-        raw = np.asarray(readers[path.suffix](path, dataset))
+        raw = np.asarray(readers[path.suffix.lower()](path, dataset))
     except (OSError, ValueError) as error:
         raise PosterityError(f"cannot read {path}: {error}") from error
     if raw.dtype.kind not in "biuf" or not raw.size:
