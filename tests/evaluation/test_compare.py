@@ -83,6 +83,15 @@ def test_an_interrupted_comparison_goes_on(tmp_path):
     assert all(status != "kept" for *_, status in steps)
 
 
+def test_runs_on_a_file_that_has_changed_are_made_anew(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
+    contest = Contest(methods=("map",), seeds=1, tune=False, **{**FAST, "data": str(tmp_path / "own.npz")})
+    for labels, said in ((y, "done"), (y, "kept"), (y[::-1], "done")):
+        np.savez(tmp_path / "own.npz", x=x, y=labels)
+        _, steps = told(contest, tmp_path / "out")
+        assert steps[-1] == ("map", 0, said)
+
+
 def test_a_failing_method_is_shown_and_the_rest_go_on(tmp_path, breaking):
     results, _ = told(Contest(methods=("breaking", "map"), seeds=1, tune=False, **FAST), tmp_path)
     states = {run["method"]: run["status"] for run in results["runs"]}

@@ -56,6 +56,7 @@ class Arena:
     sizes: Sizes
     entries: list[Recipe]
     outside: dict[str, Any]
+    made_of: str
     chosen: dict[str, Options] = field(default_factory=dict)
     pace: dict[str, float] = field(default_factory=dict)
 
@@ -75,7 +76,8 @@ class Arena:
         elif contest.ood:
             raise PosterityError(f"out-of-distribution figures need classes, but {dataset.name} is a regression")
         entries = recipes(contest.methods, network, dataset)
-        return cls(contest, folder, dataset, model, size, entries, outside)
+        seen = [dataset, *(outside[name] for name in contest.ood)]
+        return cls(contest, folder, dataset, model, size, entries, outside, _fingerprint(network, seen))
 
     @property
     def epochs(self) -> int:
@@ -224,7 +226,7 @@ class Arena:
     def _identity(self, recipe: Recipe, seed: int) -> str:
         """Changes whenever a run would come out differently."""
         contest = {key: value for key, value in asdict(self.contest).items() if key not in ("methods", "seeds")}
-        parts = (contest, self.model, self.epochs, repr(recipe), seed, version("posterity"), len(self.dataset.test[1]))
+        parts = (contest, self.model, self.epochs, repr(recipe), seed, version("posterity"), self.made_of)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def about(self, seconds: float) -> dict[str, Any]:
@@ -248,6 +250,15 @@ class Arena:
             "seconds": seconds,
             "date": time.strftime("%Y-%m-%d %H:%M"),
         }
+
+
+def _fingerprint(network: nn.Module, seen: list[sets.DataSet]) -> str:
+    """Changes with the examples and the layers: a file or a function of the user's may hold others the next time."""
+    digest = hashlib.sha256(repr(network).encode())
+    for dataset in seen:
+        for tensor in (t for pair in (dataset.train, dataset.validation, dataset.test) if pair for t in pair):
+            digest.update(tensor.contiguous().numpy())  # type: ignore[arg-type]
+    return digest.hexdigest()
 
 
 def _clearly_less(losses: Tensor, than: Tensor) -> bool:
