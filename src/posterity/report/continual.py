@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +129,24 @@ def _verdict(results: Results) -> str:
     means = {
         name: statistics.mean(r["figures"]["accuracy"] for r in records) for name, records in results["methods"].items()
     }
-    best = max(means, key=lambda name: means[name])
-    rest = {name: value for name, value in means.items() if name != best}
-    text = f"{best} knows most after the last task: {100 * means[best]:.1f}% of all tasks' test examples are right"
-    if not rest:
-        return f"{text}."
-    least = min(rest, key=lambda name: rest[name])
-    return f"{text}; {least} knows least, {100 * rest[least]:.1f}%."
+    shown = {name: f"{100 * mean:.1f}%" for name, mean in means.items()}
+    best, least = shown[max(means, key=means.__getitem__)], shown[min(means, key=means.__getitem__)]
+    right = f"after the last task: {best} of a task's test examples are right on average"
+    if len(means) > 1 and best == least:
+        return f"{_listed(shown)} know equally much {right}."
+    text = f"{_knowing(shown, best)} most {right}"
+    return f"{text}." if len(means) == 1 else f"{text}; {_knowing(shown, least)} least, {least}."
+
+
+def _knowing(shown: Mapping[str, str], value: str) -> str:
+    """Those whose figure it is: what reads the same is not told apart."""
+    names = [name for name, text in shown.items() if text == value]
+    return f"{_listed(names)} {'knows' if len(names) == 1 else 'know'}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _table(results: Results) -> str:
