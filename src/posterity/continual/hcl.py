@@ -46,7 +46,7 @@ __all__ = ["HCL", "FunctionalRegularisation", "GenerativeReplay", "learn_hcl"]
 
 _NOT_HERE = (
     *("schedule", "steps", "accumulate", "autocast", "compile", "validation", "patience", "augment", "num_data"),
-    *("tensorboard", "checkpoint_every"),
+    *("tensorboard", "checkpoint_every", "record", "ranks_per_draw"),
 )
 
 
