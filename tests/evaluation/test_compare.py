@@ -11,6 +11,7 @@ import posterity as pst
 from posterity import data
 from posterity.data.foreign import foreign, photos
 from posterity.evaluation import recipes as recipes_module
+from posterity.evaluation.arena import _clearly_less
 from posterity.evaluation.compare import Contest, compare
 from posterity.evaluation.extras import shown_examples
 from posterity.evaluation.recipes import recipes, sizes
@@ -110,6 +111,25 @@ def test_settings_are_chosen_by_validation_loss(tmp_path, monkeypatch):
     losses = [tried["validation_nll"] for tried in run["tried"]]
     assert losses[1] < losses[0] and losses[0] == pytest.approx(math.log(2), abs=0.05)
     assert ensemble["setting"] == 1 and ensemble["tried"] == []  # restarts take what their method took
+
+
+def test_a_setting_without_a_number_is_not_kept():
+    nan, inf = torch.tensor([0.1, math.nan]), torch.tensor([0.1, math.inf])
+    good = torch.tensor([0.5, 0.7])
+    assert _clearly_less(good, nan) and _clearly_less(good, inf)
+    assert not _clearly_less(nan, good) and not _clearly_less(inf, good) and not _clearly_less(nan, nan)
+
+
+@pytest.mark.parametrize("budget", ["equal-epochs", "equal-time"])
+def test_the_failure_of_map_is_not_that_of_others(tmp_path, monkeypatch, budget):
+    monkeypatch.setitem(METHODS, "map", Breaking)
+    results, _ = told(Contest(methods=("dropout",), seeds=1, tune=False, budget=budget, **FAST), tmp_path)
+    point, dropout = results["runs"]
+    assert point["reason"] == "the loss became nan at step 3"
+    if budget == "equal-epochs":
+        assert dropout["status"] == "done"
+    else:
+        assert "use the budget equal-epochs" in dropout["reason"]
 
 
 def test_a_setting_that_fails_is_left_out(tmp_path, monkeypatch, breaking):

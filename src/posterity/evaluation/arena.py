@@ -9,6 +9,7 @@ fails is kept with its reason, and the rest go on.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -59,6 +60,7 @@ class Arena:
     made_of: str
     chosen: dict[str, Options] = field(default_factory=dict)
     pace: dict[str, float] = field(default_factory=dict)
+    warm: bool = False
 
     @classmethod
     def build(cls, contest: Contest, folder: Path) -> Arena:
@@ -155,8 +157,16 @@ class Arena:
         state = TrainingState()
         lr = self.sizes.lr if recipe.plain else None
         training = Training(batch_size=self.sizes.batch_size, lr=lr, progress=False, callbacks=(state,))
-        if not self.pace:  # what happens only once in a process must not count as the first method's time
-            fit(self._network, METHODS["map"](), self.dataset.training(), epochs=1, training=Training(progress=False))
+        if not self.warm:  # what happens only once in a process must not count as the first method's time
+            self.warm = True
+            with contextlib.suppress(Exception):  # what is wrong with MAP is no reason for another method's failure
+                fit(
+                    self._network,
+                    METHODS["map"](),
+                    self.dataset.training(),
+                    epochs=1,
+                    training=Training(progress=False),
+                )
         epochs = self._epochs(recipe, options, seed, training)
         start = time.perf_counter()
         posterior = fit(
@@ -190,6 +200,8 @@ class Arena:
                 training=training,
             )
             self.pace[recipe.name] = (time.perf_counter() - start) / 2
+        if "map" not in self.pace:
+            raise PosterityError("MAP has failed, so that there is no time to keep to: use the budget equal-epochs")
         return max(2, round(self.epochs * self.pace["map"] / self.pace[recipe.name]))
 
     def _network(self) -> nn.Module:
@@ -262,7 +274,9 @@ def _fingerprint(network: nn.Module, seen: list[sets.DataSet]) -> str:
 
 
 def _clearly_less(losses: Tensor, than: Tensor) -> bool:
-    """Whether the mean loss falls by more than the standard error of the paired difference."""
+    """Whether the mean loss falls by more than the standard error of the paired difference; any number beats none."""
+    if not than.isfinite().all():
+        return bool(losses.isfinite().all())
     gain = than - losses
     return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
 
