@@ -275,6 +275,8 @@ def test_streams_that_cannot_be_learned_are_a_sentence():
         for stream in (wrong, iter(wrong)):
             with pytest.raises(pst.PosterityError, match=words):
                 continual.learn(network(), FineTuning(), stream, epochs=1, training=FAST)
+    with pytest.raises(pst.PosterityError, match="size must be a whole number"):
+        Memory(1.5)
     with pytest.raises(pst.PosterityError, match="the method must be one such as"):
         continual.learn(network(), "vogn", [first])
     assert continual.learn(network(), FineTuning(), []).figures() == {"seconds": 0}

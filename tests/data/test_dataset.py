@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -137,6 +138,7 @@ def test_other_refusals() -> None:
         DataSet("bad", Task.CLASSIFICATION, Kind.PLANE, (X, Y), (X, Y))
     with pytest.raises(PosterityError, match="test examples only"):
         DataSet("ood", Task.CLASSIFICATION, Kind.PLANE, None, (X, Y), classes=("a", "b")).with_validation(1)
-    for size in (0, 20, 0.0, 1.0, -3):
+    assert len(table().with_validation(np.int64(5)).training()[0]) == 15
+    for size in (0, 20, 0.0, 1.0, -3, float("nan")):
         with pytest.raises(PosterityError, match="does not fit 20 training examples"):
             table().with_validation(size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -160,7 +161,8 @@ class DataSet:
         """
         x, _ = self.training()
         total = len(x)
-        count = size if isinstance(size, int) else round(size * total)
+        wanted = size if isinstance(size, Integral) else size * total
+        count = round(wanted) if 0 < wanted < total else 0  # NaN cannot be rounded
         if not 0 < count < total:
             raise PosterityError(f"a validation part of {size!r} does not fit {total} training examples")
         order = torch.arange(total) if generator is None else torch.randperm(total, generator=generator)
