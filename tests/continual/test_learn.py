@@ -251,6 +251,21 @@ def test_what_is_wrong_with_a_task_is_said_and_what_was_learned_is_kept(tmp_path
         assert (tmp_path / bad.name / "task-01.safetensors").exists()
 
 
+def test_numbers_are_learned_with_noise_that_is_learned_too(tmp_path):
+    """Two halves of a line with noise of std 0.3: that is the error, and what the posterior takes the noise for."""
+    x = torch.linspace(-2, 2, 400).double()[:, None]
+    y = 2 * x - 1 + 0.3 * torch.randn(400, 1, generator=torch.Generator().manual_seed(0)).double()
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(1))
+    halves = [Task(name, (x[rows], y[rows]), (x, y)) for name, rows in zip("ab", order.chunk(2), strict=True)]
+    run = {"epochs": 60, "training": replace(FAST, lr=0.05), "folder": tmp_path}
+    learned = continual.learn(nn.Linear(1, 1).double(), pst.Laplace(structure="full"), halves, **run)
+    rmse = float((y - 2 * x + 1).square().mean().sqrt())
+    assert learned.figures()["rmse"] == pytest.approx(rmse, rel=0.03) and learned.start == {}
+    assert learned.figures()["nll"] == pytest.approx(math.log(rmse) + 0.5 * math.log(2 * math.pi * math.e), abs=0.03)
+    again = continual.learn(nn.Linear(1, 1).double(), pst.Laplace(structure="full"), halves, resume=True, **run)
+    assert again.rows == learned.rows
+
+
 def test_yes_and_no_from_one_logit():
     x, y = blobs((0, 1))
     two = [Task("first", (x, y), (x, y)), Task("second", (-x, y), (-x, y))]
