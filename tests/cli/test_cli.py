@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from PIL import Image
 
+from posterity import data
 from posterity.cli.config import build_method, plain
 from posterity.cli.main import run as command
+from posterity.cli.predict import _png, _standardised
 from posterity.files import read_state, write_state
 from posterity.methods import METHODS
 
@@ -270,3 +273,15 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
 def test_the_module_runs_as_a_command():
     done = subprocess.run([sys.executable, "-m", "posterity", "models"], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "resnet18" in done.stdout
+
+
+def test_pictures_are_read_in_the_units_of_the_run(tmp_path):
+    """Bytes, and a picture of them, are the same to runs that were fitted to bytes and to floats up to 255."""
+    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
+    Image.fromarray(raw[0]).save(tmp_path / "one.png")
+    for name, x in (("bytes", raw), ("floats", raw.astype(np.float32))):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 2)
+        dataset = data.load(str(tmp_path / f"{name}.npz"))
+        whole = _standardised(raw, dataset)
+        assert abs(float(whole.mean())) < 0.05 and float(whole.std()) == pytest.approx(1, abs=0.05)
+        torch.testing.assert_close(_standardised(_png(tmp_path / "one.png", dataset), dataset), whole[:1])

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from posterity.cli.config import RunConfig
+from posterity.cli.continual import _recipe
 from posterity.cli.folder import RunFolder
+from posterity.continual import EWC
+from posterity.types import PosterityError
 from tests.cli.test_cli import posterity as posterity
 
 FAST = ("--epochs", 2, "--set", "training.batch_size=256")
@@ -95,3 +99,14 @@ def test_a_stream_of_tasks_with_a_report(posterity, tmp_path):
 def test_a_stream_of_nothing_is_one_sentence(posterity, tmp_path, words, sentence):
     code, _, err = posterity("continual", *words)
     assert code == 2 and sentence in err and not list(tmp_path.iterdir())
+
+
+def test_the_share_that_is_rehearsed_reaches_replay_and_no_temperature_is_left_out():
+    def made(name, **options):
+        given = {"memory": None, "rehearse": 0.0, "temperature": 1.0, **options}
+        return _recipe(name, RunConfig.read(None, ()), given).strategy
+
+    assert made("replay").rehearse == 0.5 and made("replay", rehearse=0.2).rehearse == 0.2
+    assert made("ewc", rehearse=0.2, temperature=2.0) == EWC()
+    with pytest.raises(PosterityError, match="temperature"):
+        made("vogn", temperature=0.0)

@@ -207,6 +207,9 @@ def test_what_cannot_be_learned_is_refused(stream):
         "epochs": lambda: learn_hcl(flow, [(x, y)], epochs=0),
         "NaN": lambda: learn_hcl(flow, [(x * torch.nan, y)]),
         "loss became nan": lambda: learn_hcl(flow, [[(x * torch.nan, y)]]),
+        "got inputs of torch.uint8": lambda: learn_hcl(flow, [(x.byte(), y)]),
+        "got inputs of torch.float64": lambda: learn_hcl(flow, [(x.double(), y)]),
+        "takes no weights": lambda: learn_hcl(flow, [[(x, y, torch.ones(len(y)))]]),
         "noise": lambda: HCL(noise=-1.0),
         "weight": lambda: GenerativeReplay(0.0),
     }

@@ -52,6 +52,23 @@ def test_figures_of_a_matrix():
     assert forgetting([[0.9]]) == backward_transfer([[0.9]]) == 0
 
 
+def test_figures_leave_out_what_has_no_test():
+    nothing = [[None if k == 1 else value for k, value in enumerate(row)] for row in R]
+    assert average(nothing) == pytest.approx([0.9, 0.7, (0.6 + 0.7) / 2])
+    assert forgetting(nothing) == pytest.approx(0.9 - 0.6) and backward_transfer(nothing) == pytest.approx(0.6 - 0.9)
+    assert forward_transfer(nothing, [0.1, None, 0.1]) == pytest.approx(0.3 - 0.1)
+
+
+@pytest.mark.parametrize("known", [list, iter])
+def test_a_task_without_a_test_is_left_out_of_the_average(known):
+    first, second = tasks()
+    stream = known([replace(first, test=None), second])
+    learned = continual.learn(network(), FineTuning(), stream, epochs=5, training=FAST)
+    alone = judged(learned.predictive, second.test, 32, pst.likelihoods.MultiHead(heads=((0, 1), (2, 3)), head=1))
+    assert learned.accuracy == alone["accuracy"] > 0.7
+    assert learned.matrix()[-1] == [None, alone["accuracy"]]
+
+
 def test_k_centres_take_no_example_twice():
     points = torch.tensor([[0.0], [0.0], [0.0], [0.0], [5.0]])
     for seed in range(5):
@@ -232,6 +249,52 @@ def test_what_is_wrong_with_a_task_is_said_and_what_was_learned_is_kept(tmp_path
             continual.learn(network(), FineTuning(), stream, epochs=1, training=FAST, folder=tmp_path / bad.name)
         assert caught.value.so_far.tasks == [good.name] and caught.value.so_far.posterior is not None
         assert (tmp_path / bad.name / "task-01.safetensors").exists()
+
+
+def test_numbers_are_learned_with_noise_that_is_learned_too(tmp_path):
+    """Two halves of a line with noise of std 0.3: that is the error, and what the posterior takes the noise for."""
+    x = torch.linspace(-2, 2, 400).double()[:, None]
+    y = 2 * x - 1 + 0.3 * torch.randn(400, 1, generator=torch.Generator().manual_seed(0)).double()
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(1))
+    halves = [Task(name, (x[rows], y[rows]), (x, y)) for name, rows in zip("ab", order.chunk(2), strict=True)]
+    run = {"epochs": 60, "training": replace(FAST, lr=0.05), "folder": tmp_path}
+    learned = continual.learn(nn.Linear(1, 1).double(), pst.Laplace(structure="full"), halves, **run)
+    rmse = float((y - 2 * x + 1).square().mean().sqrt())
+    assert learned.figures()["rmse"] == pytest.approx(rmse, rel=0.03) and learned.start == {}
+    assert learned.figures()["nll"] == pytest.approx(math.log(rmse) + 0.5 * math.log(2 * math.pi * math.e), abs=0.03)
+    again = continual.learn(nn.Linear(1, 1).double(), pst.Laplace(structure="full"), halves, resume=True, **run)
+    assert again.rows == learned.rows
+
+
+def test_yes_and_no_from_one_logit():
+    x, y = blobs((0, 1))
+    two = [Task("first", (x, y), (x, y)), Task("second", (-x, y), (-x, y))]
+    likelihood = pst.likelihoods.Bernoulli()
+    module = nn.Linear(4, 1).double()
+    learned = continual.learn(
+        module, FineTuning(), two, likelihood=likelihood, epochs=60, training=replace(FAST, lr=0.1)
+    )
+    assert learned.matrix()[0][0] > 0.9 and learned.matrix()[1][1] > 0.9
+    # A softmax over one logit is 1 whatever the network says: nothing would be held.
+    with pytest.raises(pst.PosterityError, match="holds the logits of classes"):
+        continual.learn(module, Functional(), two, likelihood=likelihood, epochs=1, training=FAST)
+
+
+def test_streams_that_cannot_be_learned_are_a_sentence():
+    first, second = tasks()
+    for wrong, words in (
+        ([first, replace(second, head=(2, 4))], "no output for class 4, only for 0, 1, 2, 3"),
+        ([first, replace(second, head=None)], "either every task has a head of its own, or none has"),
+        ([first, second.train], "made of Tasks, got tuple"),
+    ):
+        for stream in (wrong, iter(wrong)):
+            with pytest.raises(pst.PosterityError, match=words):
+                continual.learn(network(), FineTuning(), stream, epochs=1, training=FAST)
+    with pytest.raises(pst.PosterityError, match="size must be a whole number"):
+        Memory(1.5)
+    with pytest.raises(pst.PosterityError, match="the method must be one such as"):
+        continual.learn(network(), "vogn", [first])
+    assert continual.learn(network(), FineTuning(), []).figures() == {"seconds": 0}
 
 
 def test_a_folder_is_not_written_over_and_belongs_to_one_run(tmp_path):

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,6 +24,14 @@ def test_statistics_of_a_table_by_hand() -> None:
     assert s.mean.tolist() == [2.0, 10.0]
     assert s.std.tolist() == [1.0, 1.0]  # population std of 1, 3; a constant column keeps 1
     assert s.apply(torch.tensor([[4.0, 10.0]])).tolist() == [[2.0, 0.0]]
+
+
+@pytest.mark.parametrize("unit", [1e-15, 1.0, 1e15])
+def test_small_units_are_no_constant(unit: float) -> None:
+    x = unit * torch.tensor([[1.0, 0.1], [3.0, 0.1], [5.0, 0.1]], dtype=torch.float64)
+    z = Standardiser.fit(x).apply(x)
+    torch.testing.assert_close(z[:, 0], torch.tensor([-1.0, 0.0, 1.0]).double() * 1.5**0.5)
+    torch.testing.assert_close(z[:, 1] / unit, torch.zeros(3).double(), atol=1e-14, rtol=0)
 
 
 def test_statistics_of_images_are_per_channel() -> None:
@@ -129,6 +138,7 @@ def test_other_refusals() -> None:
         DataSet("bad", Task.CLASSIFICATION, Kind.PLANE, (X, Y), (X, Y))
     with pytest.raises(PosterityError, match="test examples only"):
         DataSet("ood", Task.CLASSIFICATION, Kind.PLANE, None, (X, Y), classes=("a", "b")).with_validation(1)
-    for size in (0, 20, 0.0, 1.0, -3):
+    assert len(table().with_validation(np.int64(5)).training()[0]) == 15
+    for size in (0, 20, 0.0, 1.0, -3, float("nan")):
         with pytest.raises(PosterityError, match="does not fit 20 training examples"):
             table().with_validation(size)

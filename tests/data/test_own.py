@@ -62,6 +62,22 @@ def test_npz_with_its_own_parts(tmp_path: Path, names: tuple[str, ...]) -> None:
     )
 
 
+def test_npz_with_x_and_y_beside_a_test_part(tmp_path: Path) -> None:
+    x, y = np.arange(40.0)[:, None], np.arange(40) % 2
+    np.savez(tmp_path / "own.npz", x=x[:30], y=y[:30], x_test=x[30:], y_test=y[30:])
+    found = data.load(str(tmp_path / "own.npz"))
+    assert len(found.training()[0]) == 30 and found.standardiser is not None
+    torch.testing.assert_close(found.standardiser.invert(found.test[0])[:, 0], torch.arange(30.0, 40.0))
+
+
+def test_suffixes_in_capitals_and_classes_in_bytes(tmp_path: Path) -> None:
+    (tmp_path / "OWN.CSV").write_text("a,b\n" + "".join(f"{i},{i % 2}\n" for i in range(20)))
+    assert data.load(str(tmp_path / "OWN.CSV")).classes == ("0", "1")
+    np.savez(tmp_path / "own.npz", x=np.arange(20.0), y=np.array([b"cat", b"dog"] * 10))
+    (tmp_path / "own.npz").rename(tmp_path / "OWN.NPZ")
+    assert data.load(str(tmp_path / "OWN.NPZ")).classes == ("cat", "dog")
+
+
 def test_csv_with_header_and_named_target(tmp_path: Path) -> None:
     path = write(tmp_path / "own.csv", "price,rooms,area\n1.5,2,30\n2.5,3,40\n9.5,1,20\n4.0,2,35\n3,3,50\n")
     x, y = read_csv(Path(path), "price")

@@ -56,6 +56,13 @@ def test_a_test_only_folder_gives_a_set_without_training_part(tmp_path: Path) ->
     torch.testing.assert_close(letters.in_units_of(mnist).test[0], mnist.standardiser.apply(letters.test[0]))
 
 
+def test_images_without_their_labels_are_no_test_only_set(tmp_path: Path) -> None:
+    fill_mnist(tmp_path / "mnist")
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(PosterityError, match=r"train-images-idx3-ubyte\.gz lies there without its labels"):
+        data.load("mnist", root=tmp_path)
+
+
 def test_kmnist_npz(tmp_path: Path) -> None:
     (tmp_path / "kmnist").mkdir()
     np.savez(tmp_path / "kmnist/kmnist-test-imgs.npz", np.full((3, 28, 28), 51, np.uint8))

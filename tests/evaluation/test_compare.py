@@ -1,17 +1,21 @@
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import posterity as pst
 from posterity import data
-from posterity.data.foreign import foreign
+from posterity.data.foreign import foreign, photos
 from posterity.evaluation import recipes as recipes_module
+from posterity.evaluation.arena import _clearly_less
 from posterity.evaluation.compare import Contest, compare
+from posterity.evaluation.extras import shown_examples
 from posterity.evaluation.recipes import recipes, sizes
+from posterity.evaluation.shift import corruptions_of
 from posterity.methods import METHODS
 from posterity.random import generator_for
 from posterity.types import PosterityError
@@ -80,6 +84,15 @@ def test_an_interrupted_comparison_goes_on(tmp_path):
     assert all(status != "kept" for *_, status in steps)
 
 
+def test_runs_on_a_file_that_has_changed_are_made_anew(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
+    contest = Contest(methods=("map",), seeds=1, tune=False, **{**FAST, "data": str(tmp_path / "own.npz")})
+    for labels, said in ((y, "done"), (y, "kept"), (y[::-1], "done")):
+        np.savez(tmp_path / "own.npz", x=x, y=labels)
+        _, steps = told(contest, tmp_path / "out")
+        assert steps[-1] == ("map", 0, said)
+
+
 def test_a_failing_method_is_shown_and_the_rest_go_on(tmp_path, breaking):
     results, _ = told(Contest(methods=("breaking", "map"), seeds=1, tune=False, **FAST), tmp_path)
     states = {run["method"]: run["status"] for run in results["runs"]}
@@ -98,6 +111,25 @@ def test_settings_are_chosen_by_validation_loss(tmp_path, monkeypatch):
     losses = [tried["validation_nll"] for tried in run["tried"]]
     assert losses[1] < losses[0] and losses[0] == pytest.approx(math.log(2), abs=0.05)
     assert ensemble["setting"] == 1 and ensemble["tried"] == []  # restarts take what their method took
+
+
+def test_a_setting_without_a_number_is_not_kept():
+    nan, inf = torch.tensor([0.1, math.nan]), torch.tensor([0.1, math.inf])
+    good = torch.tensor([0.5, 0.7])
+    assert _clearly_less(good, nan) and _clearly_less(good, inf)
+    assert not _clearly_less(nan, good) and not _clearly_less(inf, good) and not _clearly_less(nan, nan)
+
+
+@pytest.mark.parametrize("budget", ["equal-epochs", "equal-time"])
+def test_the_failure_of_map_is_not_that_of_others(tmp_path, monkeypatch, budget):
+    monkeypatch.setitem(METHODS, "map", Breaking)
+    results, _ = told(Contest(methods=("dropout",), seeds=1, tune=False, budget=budget, **FAST), tmp_path)
+    point, dropout = results["runs"]
+    assert point["reason"] == "the loss became nan at step 3"
+    if budget == "equal-epochs":
+        assert dropout["status"] == "done"
+    else:
+        assert "use the budget equal-epochs" in dropout["reason"]
 
 
 def test_a_setting_that_fails_is_left_out(tmp_path, monkeypatch, breaking):
@@ -191,6 +223,28 @@ def test_foreign_images():
     # the same pixels, elsewhere
     original = dataset.test[0][: len(made["shuffled"])]
     assert torch.equal(made["shuffled"].flatten(1).sort(1).values, original.flatten(1).sort(1).values)
+
+
+def test_images_of_any_range_are_corrupted_shown_and_confronted_alike(tmp_path):
+    """Bytes, the same as floats up to 255, and what a function has standardised itself, are the same pictures."""
+    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
+    raw[:, 0, 0], raw[:, 0, 1] = 0, 255
+    for name, x in (("bytes", raw), ("floats", raw.astype(np.float32))):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 2)
+    known, floats = (data.load(str(tmp_path / f"{name}.npz")) for name in ("bytes", "floats"))
+    for other in (floats, replace(known, standardiser=None)):
+        torch.testing.assert_close(photos(other, 3, generator_for(0)), photos(known, 3, generator_for(0)))
+        for name, corruption in corruptions_of(known, True).items():
+            changed = corruptions_of(other, True)[name](other.test[0], 2)
+            torch.testing.assert_close(changed, corruption(known.test[0], 2), atol=1e-5, rtol=1e-5)
+        shown = [shown_examples(one, [{"index": 4}])[0]["picture"]["bytes"] for one in (known, other)]
+        assert shown[0] == shown[1]
+
+
+def test_large_images_are_confronted_with_photographs(tmp_path):
+    np.savez(tmp_path / "large.npz", x=np.random.default_rng(0).random((10, 450, 130)), y=np.arange(10) % 2)
+    dataset = data.load(str(tmp_path / "large.npz"))
+    assert photos(dataset, 3, generator_for(0)).shape == (3, 1, 450, 130)
 
 
 def test_foreign_tables_and_texts():

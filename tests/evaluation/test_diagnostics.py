@@ -131,3 +131,20 @@ def test_bad_input_is_refused():
         split_rhat(torch.zeros(2, 3))
     with pytest.raises(PosterityError, match="at least two draws"):
         diversity(chain(1.0, samples=1), DATA)
+
+
+def test_diversity_counts_every_word_and_takes_yes_and_no_in_either_shape():
+    """Two networks that say 0 and 1 of all: of three words in four they are right and wrong in turn."""
+    x = torch.zeros(2, 2, 3, dtype=torch.float64)
+    zero = torch.zeros(2, 3, dtype=torch.float64)
+    biases = [torch.tensor(b, dtype=torch.float64) for b in ([5.0, -5.0], [-5.0, 5.0])]
+    words = Empirical(
+        nn.Linear(3, 2).double(), pst.likelihoods.Categorical(), [{"weight": zero, "bias": b} for b in biases]
+    )
+    found = diversity(words, (x, torch.tensor([[0, 0], [0, 1]])))
+    assert found.accuracy.tolist() == [0.75, 0.25] and found.disagreement.tolist() == [1.0, 1.0]
+    points = [{"weight": zero[:1], "bias": b[1:]} for b in biases]
+    logit = Empirical(nn.Linear(3, 1).double(), pst.likelihoods.Bernoulli(), points)
+    for shape in ((4,), (4, 1)):
+        found = diversity(logit, (x.view(4, 3), torch.tensor([0, 0, 0, 1]).view(shape)))
+        assert found.accuracy.tolist() == [0.75, 0.25]

@@ -150,3 +150,15 @@ def test_bad_input_is_refused():
         Plane.through([point(1.0, 0.0, 0.0), point(0.0, 1.0, 0.0)])
     with pytest.raises(PosterityError, match="on one line"):
         Plane.through([point(0.0, 0.0, 0.0), point(1.0, 0.0, 0.0), point(2.0, 0.0, 0.0)])
+
+
+def test_errors_of_yes_and_no_and_of_several_numbers_are_means():
+    """Three of four right, in either shape of targets; columns off by 1 and 3 have a mean square of 5."""
+    sure = {"weight": torch.zeros(1, 3, dtype=torch.float64), "bias": torch.ones(1, dtype=torch.float64)}
+    for targets in (torch.tensor([1, 1, 1, 0]), torch.tensor([[1], [1], [1], [0]])):
+        module = nn.Linear(3, 1, dtype=torch.float64)
+        found = judge(module, pst.likelihoods.Bernoulli(), [sure], (X[:4], targets))
+        assert float(found[0, 1]) == 0.25
+    two = {"weight": torch.zeros(2, 3, dtype=torch.float64), "bias": torch.tensor([1.0, 3.0], dtype=torch.float64)}
+    found = judge(nn.Linear(3, 2, dtype=torch.float64), LIKELIHOOD, [two], (X, torch.zeros(60, 2, dtype=torch.float64)))
+    assert float(found[0, 1]) == pytest.approx((1 + 9) / 2)

@@ -190,6 +190,13 @@ def test_defaults_by_kind() -> None:
     assert models.default_for(text_set()) == "transformer"
 
 
+def test_a_narrow_vgg_has_all_its_convolutions() -> None:
+    narrow = models.vgg_like((3, 32, 32), width=0.005)  # 0.32 filters are one, and not a pooling
+    assert [type(layer) for layer in narrow] == [type(layer) for layer in models.vgg_like((3, 32, 32))]
+    with pytest.raises(PosterityError, match="width"):
+        models.vgg_like((3, 32, 32), width=-1.0)
+
+
 def test_dropout_only_where_asked() -> None:
     for make in (models.alexnet, models.vgg16):
         assert not any(isinstance(m, nn.Dropout) for m in make(CIFAR).modules())

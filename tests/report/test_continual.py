@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from posterity.report.continual import _verdict as verdict
 from posterity.report.continual import accuracy_matrix, cells, over_tasks, write_page
 
 
@@ -42,3 +43,17 @@ def test_the_page_is_whole_and_escapes(tmp_path):
     assert "vogn knows most after the last task: 80.0%" in text and "fine-tuning knows least, 50.0%" in text
     assert "Carry(&lt;VOGN&gt;)" in text and "<VOGN>" not in text and text.count("<svg") == 5
     assert len(list((tmp_path / "figures").iterdir())) == 10
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "said"),
+    [
+        ((0.9,), "a knows most after the last task: 90.0% of a task's test examples are right on average."),
+        ((0.9, 0.9), "a and b know equally much after the last task: 90.0%"),
+        ((0.9, 0.9001, 0.9, 0.5), "a, b and c know most after the last task: 90.0%"),
+        ((0.9, 0.5, 0.5), "average; b and c know least, 50.0%."),
+    ],
+)
+def test_the_verdict_tells_no_equals_apart(accuracies, said):
+    methods = {name: [{"figures": {"accuracy": value}}] for name, value in zip("abcd", accuracies, strict=False)}
+    assert said in verdict({"methods": methods})

@@ -70,6 +70,13 @@ def test_sentences(moons):
     assert "a film that &lt;b&gt;means&lt;/b&gt; well" in page(changed)
 
 
+def test_without_map_there_are_no_times_and_still_a_page(digits):
+    failed = {"method": "map", "status": "failed", "reason": "the loss became nan"}
+    runs = [run if run["method"] != "map" else {**failed, "seed": run["seed"]} for run in digits["runs"]]
+    text = page({**digits, "runs": runs})
+    assert "the loss became nan" in text and 'id="reliability"' in text and 'id="cost"' not in text
+
+
 def test_nothing_finished_is_still_a_page(digits):
     failed = {"method": "map", "seed": 0, "status": "failed", "reason": "out of memory"}
     text = page({**digits, "methods": ["map"], "runs": [failed]})

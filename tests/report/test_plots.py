@@ -110,3 +110,20 @@ def test_bad_input(digits, sine):
     failed = {**digits, "runs": [{"method": "map", "seed": 0, "status": "failed", "reason": "x"}]}
     with pytest.raises(PosterityError, match="no finished run to plot"):
         plots.coverage(failed, ["map"])
+
+
+def test_names_of_classes_are_no_formulas_and_stay_below_their_columns(digits):
+    names = ["$1-$5", "$^$", "x" * 60, *"defghij"]
+    (ax, _) = plots.classes({**digits, "classes": names}).axes
+    assert [tick.get_text() for tick in ax.get_xticklabels()][:3] == [r"\$1-\$5", r"\$^\$", "x" * 23 + "…"]
+    assert all(tick.get_ha() == "right" for tick in ax.get_xticklabels())
+
+
+def test_many_methods_can_be_told_apart_and_leave_room_for_the_plot(digits):
+    names = [f"method {i}" for i in range(26)]
+    runs = [digits["runs"][0], *({**digits["runs"][1], "method": name} for name in names)]
+    made = plots.cost({**digits, "methods": ["map", *names], "runs": runs})
+    box = made.axes[0].get_position()
+    assert box.height * made.get_figheight() > 1.5  # inches
+    looks = [(style.colour(i), style.marker(i)) for i in range(27)]
+    assert len(set(looks)) == 27

@@ -119,6 +119,9 @@ def test_verdict_says_who_is_better_elsewhere():
     blind = results(run("map", 0, 0.3, ood_auroc=0.1), run("swag", 0, 0.5, ood_auroc=0.3))
     assert "no method is any good at noticing foreign inputs" in verdict(blind)
     assert verdict(results(run("map", 0, 0.5))).startswith("Only MAP has finished: its NLL is 0.500")
+    nothing, finished = run("map", 0, math.nan), run("swag", 0, 0.3)
+    assert verdict(results(nothing, finished)).startswith("Only SWAG has a number as its NLL: its NLL is 0.300")
+    assert verdict(results(nothing)) == "No method has a number as its NLL, so there is nothing to recommend."
     assert verdict(results()) == "No method finished, so there is nothing to recommend."
 
 
@@ -162,3 +165,15 @@ def test_missing_figures_are_left_out(digits):
     line = next(line for line in standings(changed) if line.name == "map")
     assert "misclassification_auroc" not in line.cells
     assert "–" in as_markdown(changed)
+
+
+def test_reasons_and_titles_are_no_markup():
+    reason = "expected [batch, classes] | got [/tmp/x]\nor less"
+    failed = {"method": "ivon", "seed": 0, "status": "failed", "reason": reason}
+    made = results(run("map", 0, 0.3), failed) | {"title": "data [old]"}
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(as_rich(made))
+    text = console.export_text()
+    assert "data [old]" in text and "expected [batch, classes] | got [/tmp/x]" in text
+    last = as_markdown(made).splitlines()[-1]
+    assert last.startswith("| IVON | failed: expected [batch, classes] \\| got [/tmp/x] or less |")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from posterity.cli.show import console, interruptible
@@ -115,7 +116,7 @@ def _line(status: str, record: dict[str, Any]) -> str:
     if status in ("choosing", "training"):
         return f"{status} …"
     if status == "failed":
-        return f"[red]failed: {record['reason']}[/red]"
+        return f"[red]failed: {escape(record['reason'])}[/red]"
     figures = record["scores"]["figures"]
     first = "accuracy" if "accuracy" in figures else "rmse"
     kept = ", kept from before" if status == "kept" else ""

@@ -61,9 +61,10 @@ def _recipe(name: str, config: RunConfig, options: dict[str, Any]) -> Recipe:
     own = None
     if config.method_options and name not in BASELINES:
         own = build_method(name, {**plain(recipe(name).strategy.method), **config.method_options})
-    given = {key: value for key, value in options.items() if value not in (None, 0.0)}
+    given = {key: value for key, value in options.items() if value is not None}
     if name in BASELINES:
-        given = {key: value for key, value in given.items() if key == "memory" and name in ("replay", "functional")}
+        kept = {"replay": ("memory", "rehearse"), "functional": ("memory",)}.get(name, ())
+        given = {key: value for key, value in given.items() if key in kept and value}
     return recipe(name, own, **given)
 
 

@@ -56,10 +56,10 @@ def _read(path: Path, dataset: DataSet) -> np.ndarray:
     if not path.is_file():
         raise PosterityError(f"there is no file {path}")
     readers = {".npz": _npz, ".csv": _csv, ".png": _png}
-    if path.suffix not in readers:
+    if path.suffix.lower() not in readers:
         raise PosterityError(f"inputs must be a {', '.join(readers)} file, got {path.name}")
     try:
-        raw = np.asarray(readers[path.suffix](path, dataset))
+        raw = np.asarray(readers[path.suffix.lower()](path, dataset))
     except (OSError, ValueError) as error:
         raise PosterityError(f"cannot read {path}: {error}") from error
     if raw.dtype.kind not in "biuf" or not raw.size:
@@ -88,8 +88,13 @@ def _png(path: Path, dataset: DataSet) -> np.ndarray:
         raise PosterityError(f"{path} is a picture, but this run was fitted to inputs of shape {dataset.shape}")
     channels, height, width = dataset.shape
     picture = Image.open(path).convert("L" if channels == 1 else "RGB").resize((width, height))
-    pixels = np.asarray(picture, dtype=np.float32) / 255
+    pixels = np.asarray(picture, dtype=np.float32) / _white(dataset)
     return pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]
+
+
+def _white(dataset: DataSet) -> int:
+    """What a byte is divided by: 255, unless the run was fitted to numbers up to 255, whose mean is above 1."""
+    return 1 if dataset.standardiser is not None and bool((dataset.standardiser.mean > 1).any()) else 255
 
 
 def _standardised(raw: np.ndarray, dataset: DataSet) -> Tensor:
@@ -100,7 +105,7 @@ def _standardised(raw: np.ndarray, dataset: DataSet) -> Tensor:
         raw = raw.transpose(0, 3, 1, 2)  # channels last, as `data.load` takes them, too
     pixels = raw.dtype == np.uint8 and dataset.kind == Kind.IMAGE  # the bytes of a table are numbers like others
     # Doubles until they are standardised, as in training: a year or a time stamp has few digits left in a float32.
-    x = torch.as_tensor(raw.astype(np.float64)) / (255 if pixels else 1)
+    x = torch.as_tensor(raw.astype(np.float64)) / (_white(dataset) if pixels else 1)
     if x[0].numel() != int(np.prod(dataset.shape)):
         raise PosterityError(f"inputs have shape {tuple(x.shape[1:])}, expected {dataset.shape}")
     x = x.reshape(-1, *dataset.shape)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 __all__ = ["console", "interruptible", "table"]
@@ -18,12 +19,12 @@ def console() -> Console:
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table."""
-    shown = Table(title=title, title_justify="left")
+    """Print a table; what a class is called is no markup."""
+    shown = Table(title=escape(title), title_justify="left")
     for name in head:
-        shown.add_column(name)
+        shown.add_column(escape(name))
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*map(escape, row))
     console().print(shown)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from posterity.continual.memory import Memory
 from posterity.continual.strategy import Past, Strategy
 from posterity.methods import MAP, Method
-from posterity.probability.likelihoods import Likelihood, MultiHead
+from posterity.probability.likelihoods import Categorical, Likelihood, MultiHead
 from posterity.types import PosterityError, check_positive
 
 __all__ = ["Functional"]
@@ -46,8 +46,8 @@ class Functional(Strategy):
 
     def method_for(self, past: Past, likelihood: Likelihood) -> Method:
         """MAP with the divergence in its penalty."""
-        if not likelihood.classifies:
-            raise PosterityError(f"functional regularisation holds class probabilities, and {likelihood} has none")
+        if not isinstance(likelihood, Categorical):
+            raise PosterityError(f"functional regularisation holds the logits of classes, and {likelihood} has none")
         if past.posterior is None or not past.memory:
             return self.method
         inputs = torch.cat([x for x, _ in past.memory]).to(past.posterior.device)

@@ -46,7 +46,7 @@ __all__ = ["HCL", "FunctionalRegularisation", "GenerativeReplay", "learn_hcl"]
 
 _NOT_HERE = (
     *("schedule", "steps", "accumulate", "autocast", "compile", "validation", "patience", "augment", "num_data"),
-    *("tensorboard", "checkpoint_every"),
+    *("tensorboard", "checkpoint_every", "record", "ranks_per_draw"),
 )
 
 
@@ -247,5 +247,10 @@ def _check(flow: Flow, epochs: int, training: Training, streams: list[Stream]) -
         x, y = (batch := next(iter(stream.once()))).inputs, batch.targets
         if not isinstance(x, Tensor) or x[0].numel() != flow.size:
             raise PosterityError(f"task {index}: the flow takes {flow.size} numbers, got {InputSpec.of(x).shapes}")
+        own = next(flow.parameters(), x).dtype
+        if x.dtype != own or not x.is_floating_point():
+            raise PosterityError(f"task {index}: the flow computes in {own}, got inputs of {x.dtype}")
+        if batch.weights is not None:
+            raise PosterityError(f"task {index}: HCL counts every example once, and takes no weights of examples")
         if y.ndim != 1 or y.is_floating_point():
             raise PosterityError(f"task {index}: HCL needs integer classes [N], got {y.dtype} {tuple(y.shape)}")

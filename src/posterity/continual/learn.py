@@ -17,7 +17,7 @@ from posterity.continual.stream import Settings, Stream
 from posterity.continual.tasks import Task
 from posterity.methods import Method
 from posterity.probability import likelihoods
-from posterity.probability.likelihoods import Likelihood
+from posterity.probability.likelihoods import Categorical, Likelihood
 from posterity.training.config import Training
 from posterity.types import PosterityError
 
@@ -81,7 +81,7 @@ def learn(
                 stream.expect(task)
             stream.next(task)
         except PosterityError as error:
-            raise TaskError(f"task {number} ({task.name}): {error}", stream.learned) from error
+            raise TaskError(f"task {number} ({getattr(task, 'name', '?')}): {error}", stream.learned) from error
         if watch is not None:
             watch(stream.learned)
     return stream.learned
@@ -89,14 +89,17 @@ def learn(
 
 def _check(task: Task, module: nn.Module, likelihood: Likelihood | None) -> None:
     """Refuse a task before anything is spent on it; inputs that do not fit the network are refused by ``fit``."""
+    if not isinstance(task, Task):
+        raise PosterityError(f"a stream is made of Tasks, got {type(task).__name__}")
     task.check()
     targets = task.train[1]
     layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    if not (likelihood or likelihoods.infer(targets)).classifies or not layers:
+    if not isinstance(likelihood or likelihoods.infer(targets), Categorical) or not layers:
         return
-    classes = range(layers[-1].out_features) if task.head is None else task.head
-    strange = sorted(set(targets.unique().tolist()) - set(classes))
-    if strange:
-        raise PosterityError(
-            f"{task.name}: the network has no output for class {strange[0]}, only for {', '.join(map(str, classes))}"
-        )
+    outputs = range(layers[-1].out_features)
+    classes = outputs if task.head is None else task.head
+    for asked, there in ((classes, outputs), (targets.unique().tolist(), classes)):
+        strange = sorted(set(asked) - set(there))
+        if strange:
+            known = ", ".join(map(str, there))
+            raise PosterityError(f"{task.name}: the network has no output for class {strange[0]}, only for {known}")

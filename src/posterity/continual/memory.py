@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posterity.continual.tasks import Pair
 from posterity.random import generator_for
-from posterity.types import PosterityError
+from posterity.types import PosterityError, check_whole
 
 __all__ = ["Memory", "k_centres", "random_rows"]
 
@@ -56,6 +56,7 @@ class Memory:
     def __post_init__(self) -> None:
         if self.choose not in CHOICES:
             raise PosterityError(f"examples are chosen by one of {', '.join(CHOICES)}, got {self.choose!r}")
+        check_whole(size=self.size)
         if self.size is not None and self.size < 1:
             raise PosterityError(f"a memory holds at least one example of each task, got {self.size}")
 

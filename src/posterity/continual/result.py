@@ -1,7 +1,7 @@
 """What a stream of tasks was learned to: the accuracy matrix, and the figures read off it.
 
 R(t, k) is the accuracy on task k after task t; b(k) that of the network before any (Lopez-Paz and Ranzato 1706.08840,
-Chaudhry et al. 1801.10112). With T tasks,
+Chaudhry et al. 1801.10112). With T tasks, of which those without a test (None in the matrix) are left out of the means,
 
     average accuracy     mean over k ≤ t of R(t, k)
     forgetting           mean over k < T of  max over t < T of R(t, k) − R(T, k)
@@ -11,7 +11,8 @@ Chaudhry et al. 1801.10112). With T tasks,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +21,15 @@ from posterity.types import PosterityError
 
 __all__ = ["Learned", "average", "backward_transfer", "forgetting", "forward_transfer"]
 
-Matrix = Sequence[Sequence[float]]
+Figure = float | None
+"""None where a task has no test."""
+
+Matrix = Sequence[Sequence[Figure]]
 
 
 def average(matrix: Matrix) -> list[float]:
     """The mean over the tasks learned so far, after each task."""
-    return [sum(row[: t + 1]) / (t + 1) for t, row in enumerate(matrix)]
+    return [_mean(row[: t + 1]) for t, row in enumerate(matrix)]
 
 
 def forgetting(matrix: Matrix) -> float:
@@ -33,21 +37,32 @@ def forgetting(matrix: Matrix) -> float:
     last, before = matrix[-1], len(matrix) - 1
     if before < 1:
         return 0.0
-    return sum(max(row[k] for row in matrix[k:-1]) - last[k] for k in range(before)) / before
+    best = [max((row[k] for row in matrix[k:-1]), key=lambda v: -math.inf if v is None else v) for k in range(before)]
+    return _mean(map(_less, best, last))
 
 
 def backward_transfer(matrix: Matrix) -> float:
     """How each task has changed since it was learned, the mean over all but the last; below 0 is forgetting."""
     last, before = matrix[-1], len(matrix) - 1
-    return sum(last[k] - matrix[k][k] for k in range(before)) / before if before >= 1 else 0.0
+    return _mean(_less(last[k], matrix[k][k]) for k in range(before)) if before >= 1 else 0.0
 
 
-def forward_transfer(matrix: Matrix, start: Sequence[float]) -> float | None:
+def forward_transfer(matrix: Matrix, start: Sequence[Figure]) -> float | None:
     """What each task gains from those before it, before it is learned; None where later tasks were not known."""
     later = range(1, len(matrix))
     if not later or any(len(matrix[k - 1]) <= k for k in later):
         return None
-    return sum(matrix[k - 1][k] - start[k] for k in later) / len(later)
+    return _mean(_less(matrix[k - 1][k], start[k]) for k in later)
+
+
+def _less(first: Figure, second: Figure) -> Figure:
+    return None if first is None or second is None else first - second
+
+
+def _mean(values: Iterable[Figure]) -> float:
+    """Of the tasks that have a test."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan
 
 
 @dataclass
@@ -59,7 +74,7 @@ class Learned:
         settings: What else must agree between the run that began and the run that goes on.
         tasks: The names of the tasks learned so far.
         rows: After each task, by figure (``accuracy``, ``nll``, ``ece``; ``rmse``, ``nll`` for numbers), one value a
-            task: also tasks yet to come, where they were known.
+            task (None where it has no test): also tasks yet to come, where they were known.
         start: The same before the first task.
         seconds: What learning each task took.
         posterior: What is carried on to the next task.
@@ -69,18 +84,18 @@ class Learned:
     strategy: str
     settings: dict[str, Any] = field(default_factory=dict)
     tasks: list[str] = field(default_factory=list)
-    rows: list[dict[str, list[float]]] = field(default_factory=list)
-    start: dict[str, list[float]] = field(default_factory=dict)
+    rows: list[dict[str, list[Figure]]] = field(default_factory=list)
+    start: dict[str, list[Figure]] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     posterior: WeightPosterior | None = None
     predictive: Posterior | None = None
 
-    def matrix(self, figure: str = "accuracy") -> list[list[float]]:
+    def matrix(self, figure: str = "accuracy") -> list[list[Figure]]:
         """R(t, k) of a figure: a row for every t."""
-        if not self.rows or figure not in self.rows[0]:
-            known = ", ".join(self.rows[0]) if self.rows else "none, as no task has been learned"
+        if not self.rows or figure not in self.rows[-1]:
+            known = ", ".join(self.rows[-1]) if self.rows else "none, as no task has been learned"
             raise PosterityError(f"there is no figure {figure!r}; there are {known}")
-        return [row[figure] for row in self.rows]
+        return [row.get(figure, [None] * (t + 1)) for t, row in enumerate(self.rows)]
 
     @property
     def accuracy(self) -> float:
@@ -89,7 +104,7 @@ class Learned:
 
     def figures(self) -> dict[str, float]:
         """Every summary by name: averages after the last task, forgetting and transfers."""
-        found = {name: average(self.matrix(name))[-1] for name in self.rows[-1]}
+        found = {name: average(self.matrix(name))[-1] for name in (self.rows[-1] if self.rows else ())}
         if "accuracy" in found:
             matrix = self.matrix()
             found |= {"forgetting": forgetting(matrix), "backward_transfer": backward_transfer(matrix)}

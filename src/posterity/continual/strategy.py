@@ -66,6 +66,8 @@ class Strategy:
 
     def __post_init__(self) -> None:
         check_fraction(rehearse=self.rehearse)
+        if not isinstance(self.method, Method):
+            raise PosterityError(f"the method must be one such as posterity.VOGN(), got {self.method!r}")
         if not isinstance(self.method.prior, Normal):
             raise PosterityError(f"learning that goes on starts from a Normal prior, got {self.method.prior!r}")
         if self.rehearse and self.memory is None:

@@ -20,7 +20,7 @@ from posterity.continual.heads import next_network, unused_rows
 from posterity.continual.judge import judged
 from posterity.continual.memory import joined
 from posterity.continual.online import SEED_STRIDE, weights_of
-from posterity.continual.result import Learned
+from posterity.continual.result import Figure, Learned
 from posterity.continual.strategy import Past, Strategy
 from posterity.continual.tasks import Pair, Task
 from posterity.files import write_bytes
@@ -80,6 +80,8 @@ class Stream:
 
     def expect(self, task: Task) -> None:
         """Judge on this task from now on, also before it is learned."""
+        if self.tests and (task.head is None) != (self.tests[0][1] is None):
+            raise PosterityError(f"{task.name}: either every task has a head of its own, or none has")
         self.tests.append((task.test, task.head))
 
     def open(self, folder: Path, resume: bool) -> None:
@@ -105,7 +107,7 @@ class Stream:
         """Learn one more task, or take it up from disk."""
         index, strategy = len(self.learned.tasks), self.settings.strategy
         likelihood, began = self._likelihood(task), time.perf_counter()
-        if not self.learned.start:
+        if not self.learned.start and likelihood.trainable() is None:  # noise that is yet to be learned judges nothing
             self.learned.start = self._judge(self._untrained(likelihood))
         kept, train = strategy.cut(task.train, self._seed(index))
         if index < len(self.done["tasks"]):
@@ -166,7 +168,7 @@ class Stream:
         if kept is not None:
             past.memory.append(kept)
 
-    def _add(self, name: str, predictive: Posterior, seconds: float, row: dict[str, list[float]]) -> None:
+    def _add(self, name: str, predictive: Posterior, seconds: float, row: dict[str, list[Figure]]) -> None:
         self.learned.predictive = predictive
         self.learned.tasks.append(name)
         self.learned.seconds.append(seconds)
@@ -176,15 +178,15 @@ class Stream:
         point = {name: p.detach() for name, p in self.module.named_parameters()}
         return Empirical(self.module, likelihood, [point]).to(self.settings.training.pick_device())
 
-    def _judge(self, posterior: Posterior) -> dict[str, list[float]]:
+    def _judge(self, posterior: Posterior) -> dict[str, list[Figure]]:
         """Every figure on every known task; a head for each task is asked by itself."""
-        figures: dict[str, list[float]] = {}
+        each: list[dict[str, float]] = []
         heads: Any = tuple(head for _, head in self.tests)
         for number, (test, head) in enumerate(self.tests):
             asked = None if head is None else MultiHead(heads=heads, head=number)
-            for name, value in ({} if test is None else judged(posterior, test, self.settings.draws, asked)).items():
-                figures.setdefault(name, []).append(value)
-        return figures
+            each.append({} if test is None else judged(posterior, test, self.settings.draws, asked))
+        names = next((list(figures) for figures in each if figures), [])
+        return {name: [figures.get(name) for figures in each] for name in names}
 
     def _from_disk(self, task: Task, index: int) -> WeightPosterior:
         """A task that was learned before."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -54,7 +55,7 @@ class Standardiser:
         """
         dims = (0, 2, 3) if x.dim() == 4 else (0,)
         std, mean = torch.std_mean(x, dim=dims, correction=0, keepdim=True)
-        rounding = 100 * torch.finfo(x.dtype).eps * mean.abs().clamp(min=1.0)
+        rounding = 100 * torch.finfo(x.dtype).eps * mean.abs()  # relative: an EEG has microvolts
         return cls(mean[0], torch.where(std > rounding, std, torch.ones_like(std))[0])
 
     def apply(self, x: Tensor) -> Tensor:
@@ -135,6 +136,16 @@ class DataSet:
         """How many numbers a network must return: one a class, or one a target column."""
         return len(self.classes) if self.classes is not None else self.test[1].shape[1]
 
+    @property
+    def pixels(self) -> Standardiser:
+        """From pixels in [0, 1] to inputs; other images are taken to be stretched between their least and greatest."""
+        own = self.standardiser or Standardiser(torch.zeros(1), torch.ones(1))
+        low, high = (float(value) for value in own.invert(self.test[0]).aminmax())
+        if low > -1e-3 and high < 1 + 1e-3:
+            return own
+        span = high - low or 1.0
+        return Standardiser((own.mean - low) / span, own.std / span)
+
     def training(self) -> Pair:
         """The training examples, or a sentence that this set has none."""
         if self.train is None:
@@ -150,7 +161,8 @@ class DataSet:
         """
         x, _ = self.training()
         total = len(x)
-        count = size if isinstance(size, int) else round(size * total)
+        wanted = size if isinstance(size, Integral) else size * total
+        count = round(wanted) if 0 < wanted < total else 0  # NaN cannot be rounded
         if not 0 < count < total:
             raise PosterityError(f"a validation part of {size!r} does not fit {total} training examples")
         order = torch.arange(total) if generator is None else torch.randperm(total, generator=generator)

@@ -34,22 +34,25 @@ def foreign(dataset: DataSet, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def photos(dataset: DataSet, count: int, generator: torch.Generator) -> Tensor:
-    """Random patches of photographs, a quarter of the size they are cut from."""
+    """Random patches of photographs, a quarter of the size they are cut from, or what the photographs allow."""
     from sklearn.datasets import load_sample_images  # here, because importing it takes a second
 
     channels, height, width = dataset.shape
     pictures = [torch.tensor(p, dtype=torch.float32).permute(2, 0, 1) / 255 for p in load_sample_images().images]
+    sides = [max(whole, part) for whole, part in zip(pictures[0].shape[1:], (height, width), strict=True)]
+    pictures = [F.interpolate(picture[None], sides, mode="bilinear")[0] for picture in pictures]
+    smaller = min(4, sides[0] // height, sides[1] // width)
     patches = []
     for i in range(count):
-        picture = pictures[i % len(pictures)]
         top, left = (
-            int(torch.randint(whole - 4 * part, (), generator=generator))
-            for whole, part in zip(picture.shape[1:], (height, width), strict=True)
+            int(torch.randint(max(1, whole - smaller * part), (), generator=generator))
+            for whole, part in zip(sides, (height, width), strict=True)
         )
-        patches.append(picture[:, top : top + 4 * height, left : left + 4 * width])
-    small = F.avg_pool2d(torch.stack(patches), 4)
+        patch = pictures[i % len(pictures)][:, top : top + smaller * height, left : left + smaller * width]
+        patches.append(F.avg_pool2d(patch, smaller))
+    small = torch.stack(patches)
     small = small if channels == 3 else small.mean(1, keepdim=True).expand(-1, channels, -1, -1)
-    return small.contiguous() if dataset.standardiser is None else dataset.standardiser.apply(small)
+    return dataset.pixels.apply(small)
 
 
 def shuffled(inputs: Tensor, generator: torch.Generator) -> Tensor:

@@ -85,6 +85,8 @@ def _mnist_part(folder: Path, idx: str, npz: str) -> Pair | None:
     labels = _either(folder, f"{idx}-labels-idx1-ubyte")
     if images is not None and labels is not None:
         return _pair(read_idx(images)[:, None], read_idx(labels), images)
+    if images is not None or labels is not None:
+        raise PosterityError(f"{images or labels} lies there without its {'labels' if images else 'images'}")
     archives = [folder / f"{npz}-{what}.npz" for what in ("imgs", "labels")]
     if all(path.is_file() for path in archives):
         arrays = [read_npz(path).get("arr_0") for path in archives]

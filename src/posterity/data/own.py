@@ -33,7 +33,7 @@ def load_file(path: Path, *, target: str | None, task: Task | None, seed: int) -
     """A data set from an .npz or a .csv file."""
     if not path.is_file():
         raise PosterityError(f"there is no file {path}")
-    if path.suffix == ".csv":
+    if path.suffix.lower() == ".csv":
         train, test = split(read_csv(path, target), seed)
     elif target is not None:
         raise PosterityError(f"target={target!r} names a column of a .csv file, but {path} is an .npz")
@@ -68,13 +68,11 @@ def _npz_parts(path: Path, seed: int) -> tuple[Arrays, Arrays]:
         return None if found[0] is None or found[1] is None else (np.atleast_1d(found[0]), np.atleast_1d(found[1]))
 
     train, test, everything = part("train"), part("test"), part("")
-    if train is not None and test is not None:
-        return train, test
     whole = train if train is not None else everything
     if whole is None:
         there = ", ".join(sorted(arrays)) or "nothing"
         raise PosterityError(f"{path} holds {there}, expected x and y, or x_train, y_train, x_test and y_test")
-    return split(whole, seed)
+    return (whole, test) if test is not None else split(whole, seed)
 
 
 def _named(arrays: dict[str, np.ndarray], names: tuple[str, ...], part: str) -> np.ndarray | None:
@@ -114,6 +112,8 @@ def encode_targets(
     if train.shape[1:] != test.shape[1:]:
         raise PosterityError(f"{where}: training and test targets differ in shape, got {train.shape} and {test.shape}")
     y = np.concatenate([train, test])
+    if y.dtype.kind == "S":
+        y = np.char.decode(y, "utf-8", "replace")  # a class is called cat, not b'cat'
     if y.dtype.kind not in "USbiuf":
         raise PosterityError(f"{where}: targets must be numbers or text, got {y.dtype}")
     if (task or find_task(y)) == Task.REGRESSION:

@@ -186,7 +186,7 @@ def load(
         download: Fetch a set that is not there from its official address.
     """
     asked = {"split": split, "target": target, "task": task}
-    if Path(name).suffix in (".npz", ".csv"):
+    if Path(name).suffix.lower() in (".npz", ".csv"):
         _refuse(name, asked, "target", "task")
         return load_file(Path(name).expanduser(), target=target, task=_task(task), seed=seed)
     if ":" in name:

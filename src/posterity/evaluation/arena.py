@@ -9,6 +9,7 @@ fails is kept with its reason, and the rest go on.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -56,8 +57,10 @@ class Arena:
     sizes: Sizes
     entries: list[Recipe]
     outside: dict[str, Any]
+    made_of: str
     chosen: dict[str, Options] = field(default_factory=dict)
     pace: dict[str, float] = field(default_factory=dict)
+    warm: bool = False
 
     @classmethod
     def build(cls, contest: Contest, folder: Path) -> Arena:
@@ -75,7 +78,8 @@ class Arena:
         elif contest.ood:
             raise PosterityError(f"out-of-distribution figures need classes, but {dataset.name} is a regression")
         entries = recipes(contest.methods, network, dataset)
-        return cls(contest, folder, dataset, model, size, entries, outside)
+        seen = [dataset, *(outside[name] for name in contest.ood)]
+        return cls(contest, folder, dataset, model, size, entries, outside, _fingerprint(network, seen))
 
     @property
     def epochs(self) -> int:
@@ -153,8 +157,16 @@ class Arena:
         state = TrainingState()
         lr = self.sizes.lr if recipe.plain else None
         training = Training(batch_size=self.sizes.batch_size, lr=lr, progress=False, callbacks=(state,))
-        if not self.pace:  # what happens only once in a process must not count as the first method's time
-            fit(self._network, METHODS["map"](), self.dataset.training(), epochs=1, training=Training(progress=False))
+        if not self.warm:  # what happens only once in a process must not count as the first method's time
+            self.warm = True
+            with contextlib.suppress(Exception):  # what is wrong with MAP is no reason for another method's failure
+                fit(
+                    self._network,
+                    METHODS["map"](),
+                    self.dataset.training(),
+                    epochs=1,
+                    training=Training(progress=False),
+                )
         epochs = self._epochs(recipe, options, seed, training)
         start = time.perf_counter()
         posterior = fit(
@@ -188,6 +200,8 @@ class Arena:
                 training=training,
             )
             self.pace[recipe.name] = (time.perf_counter() - start) / 2
+        if "map" not in self.pace:
+            raise PosterityError("MAP has failed, so that there is no time to keep to: use the budget equal-epochs")
         return max(2, round(self.epochs * self.pace["map"] / self.pace[recipe.name]))
 
     def _network(self) -> nn.Module:
@@ -224,7 +238,7 @@ class Arena:
     def _identity(self, recipe: Recipe, seed: int) -> str:
         """Changes whenever a run would come out differently."""
         contest = {key: value for key, value in asdict(self.contest).items() if key not in ("methods", "seeds")}
-        parts = (contest, self.model, self.epochs, repr(recipe), seed, version("posterity"), len(self.dataset.test[1]))
+        parts = (contest, self.model, self.epochs, repr(recipe), seed, version("posterity"), self.made_of)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     def about(self, seconds: float) -> dict[str, Any]:
@@ -250,8 +264,19 @@ class Arena:
         }
 
 
+def _fingerprint(network: nn.Module, seen: list[sets.DataSet]) -> str:
+    """Changes with the examples and the layers: a file or a function of the user's may hold others the next time."""
+    digest = hashlib.sha256(repr(network).encode())
+    for dataset in seen:
+        for tensor in (t for pair in (dataset.train, dataset.validation, dataset.test) if pair for t in pair):
+            digest.update(tensor.contiguous().numpy())  # type: ignore[arg-type]
+    return digest.hexdigest()
+
+
 def _clearly_less(losses: Tensor, than: Tensor) -> bool:
-    """Whether the mean loss falls by more than the standard error of the paired difference."""
+    """Whether the mean loss falls by more than the standard error of the paired difference; any number beats none."""
+    if not than.isfinite().all():
+        return bool(losses.isfinite().all())
     gain = than - losses
     return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
 

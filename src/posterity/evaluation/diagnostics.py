@@ -175,8 +175,8 @@ def diversity(posterior: Posterior, data: Any, draws: int = 32) -> Diversity:
         raise PosterityError("diversity compares named classes; this posterior predicts numbers")
     labels, targets = [], []
     for batch in pieces(data):
-        labels.append(_each(posterior, batch.inputs, draws).argmax(-1).cpu())
-        targets.append(batch.targets.cpu())
+        labels.append(_samples(posterior, batch.inputs, draws).argmax(-1).flatten(1).cpu())  # words count each
+        targets.append(batch.targets.flatten().cpu())
     named, truth = torch.cat(labels, dim=1), torch.cat(targets)
     if len(named) < 2:
         raise PosterityError("diversity needs at least two draws")
@@ -188,10 +188,15 @@ def diversity(posterior: Posterior, data: Any, draws: int = 32) -> Diversity:
 
 def _each(posterior: Posterior, inputs: Any, draws: int) -> Tensor:
     """Predictions of single draws, [draws, inputs, classes or 1]."""
+    samples = _samples(posterior, inputs, draws)
+    return samples.reshape(len(samples), samples.shape[1], -1)
+
+
+def _samples(posterior: Posterior, inputs: Any, draws: int) -> Tensor:
     here = map_inputs(inputs, lambda t: t.to(posterior.device))
     samples = posterior.predict(here, draws, keep_samples=True).samples
     assert samples is not None  # they were asked for
-    return samples.reshape(len(samples), samples.shape[1], -1)
+    return samples
 
 
 def _halved(chains: Tensor) -> Tensor:

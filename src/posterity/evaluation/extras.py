@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from posterity.calling import tensors_of
-from posterity.data import DataSet, Kind
+from posterity.data import DataSet, Kind, Standardiser
 from posterity.posteriors import Posterior
 from posterity.prediction import Classification
 from posterity.run import Run
@@ -42,8 +42,8 @@ def stored(posterior: Posterior) -> int:
 
 def shown_examples(dataset: DataSet, examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The examples with what a reader can look at: a picture's bytes, or a text."""
-    inputs = dataset.test[0]
-    return [example | _shown(dataset, inputs[example["index"]]) for example in examples]
+    inputs, pixels = dataset.test[0], dataset.pixels if dataset.kind == Kind.IMAGE else None
+    return [example | _shown(dataset, pixels, inputs[example["index"]]) for example in examples]
 
 
 def surface(posterior: Posterior, dataset: DataSet, draws: int) -> dict[str, Any]:
@@ -66,14 +66,13 @@ def surface(posterior: Posterior, dataset: DataSet, draws: int) -> dict[str, Any
     }
 
 
-def _shown(dataset: DataSet, example: Tensor) -> dict[str, Any]:
+def _shown(dataset: DataSet, pixels: Standardiser | None, example: Tensor) -> dict[str, Any]:
     if dataset.kind == Kind.TEXT and dataset.vocabulary is not None:
         return {"text": dataset.vocabulary.decode(example)}
-    if dataset.kind != Kind.IMAGE:
+    if pixels is None:
         return {"values": [round(v, 3) for v in example.flatten()[:20].tolist()]}
-    raw = example if dataset.standardiser is None else dataset.standardiser.invert(example[None])[0]
-    pixels = (raw.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).contiguous()
-    return {"picture": {"shape": list(pixels.shape), "bytes": base64.b64encode(pixels.numpy().tobytes()).decode()}}
+    grey = (pixels.invert(example[None])[0].clamp(0, 1) * 255).round().byte().permute(1, 2, 0).contiguous()
+    return {"picture": {"shape": list(grey.shape), "bytes": base64.b64encode(grey.numpy().tobytes()).decode()}}
 
 
 def _table(values: Tensor) -> list[list[float]]:

@@ -192,11 +192,10 @@ def _judged(module: nn.Module, likelihood: Likelihood, weights: Params, batch: B
     args, kwargs = arguments(batch.inputs)
     outputs = functional_call(module, weights, args, kwargs)
     loss = -likelihood.log_prob(outputs, batch.targets).sum()
-    if likelihood.classifies:
-        wrong = (likelihood.probs(outputs).argmax(-1) != batch.targets).sum()
-    else:
-        wrong = (likelihood.mean(outputs) - batch.targets.view_as(likelihood.mean(outputs))).square().sum()
-    return torch.stack([loss, wrong.to(loss)])
+    found = likelihood.probs(outputs).argmax(-1) if likelihood.classifies else likelihood.mean(outputs)
+    targets = batch.targets.view_as(found)  # yes and no come as [B, 1], too
+    wrong = (found != targets).to(loss) if likelihood.classifies else (found - targets).square()
+    return torch.stack([loss, wrong.reshape(len(wrong), -1).mean(1).sum()])
 
 
 def _axes(spots: Tensor, steps: int, margin: float) -> list[Tensor]:

@@ -34,7 +34,8 @@ def corruptions_of(data: Any, shift: bool | Mapping[str, Corrupt], seed: int = 0
         return dict(shift)
     if not shift:
         return {}
-    kind, standardiser = (data.kind, data.standardiser) if isinstance(data, DataSet) else (_kind(data), None)
+    kind = data.kind if isinstance(data, DataSet) else _kind(data)
+    standardiser = data.pixels if isinstance(data, DataSet) and kind == Kind.IMAGE else None
 
     def named(name: str) -> Corrupt:
         def apply(x: Tensor, severity: int) -> Tensor:

@@ -4,7 +4,8 @@
     mean, std = BayesianRegressor(method=MeanField()).fit(X, y).predict(X, return_std=True)
 
 Inputs, and the targets of a regression, are standardised inside with the statistics of the training data; predictions
-come back in the original units. ``posterior_`` is the posterior itself, ``prediction(X)`` all it says about X.
+come back in the original units. ``posterior_`` is the posterior itself, ``prediction(X)`` all it says about X, where
+numbers are in standard units.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from posterity.types import PosterityError
+from posterity.types import PosterityError, check_positive
 
 _VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)  # widths; 0 is pooling
 
@@ -98,16 +98,18 @@ class VGG(nn.Sequential):
         channels, height, side = _image(shape, "VGG16", 32)
         if max(height, side) > 63:
             raise PosterityError(f"VGG16 for small images needs sides of 32 to 63 pixels, got {height} × {side}")
+        check_positive(width=width)
         layers: list[nn.Module] = []
-        for filters in (round(width * filters) for filters in _VGG16):
-            if filters == 0:
+        for full in _VGG16:
+            if full == 0:
                 layers.append(nn.MaxPool2d(2))
                 continue
+            filters = max(1, round(width * full))
             layers.append(nn.Conv2d(channels, filters, 3, padding=1))
             layers += [nn.BatchNorm2d(filters), nn.ReLU()] if batch_norm else [nn.ReLU()]
             channels = filters
         layers.append(nn.Flatten())
-        for units in (round(width * units) for units in hidden):
+        for units in (max(1, round(width * units)) for units in hidden):
             layers += [nn.Dropout(dropout)] if dropout > 0 else []
             layers += [nn.Linear(channels, units), nn.ReLU()]
             channels = units

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from posterity.continual.result import average
 from posterity.files import write_bytes
 from posterity.report import style
 from posterity.report.page import document
@@ -54,7 +55,7 @@ def cells(records: Sequence[Record]) -> dict[str, str]:
 @style.styled
 def accuracy_matrix(record: Record) -> Figure:
     """The accuracy on every task (columns) after every task (rows)."""
-    matrix = 100 * np.array([row["accuracy"] for row in record["rows"]])
+    matrix = 100 * np.array([row["accuracy"] for row in record["rows"]], dtype=float)
     count = len(matrix)
     made, (ax,) = style.figure(1, 1.6 + 0.42 * matrix.shape[1], 1.1 + 0.36 * count)
     _heat(ax, matrix)
@@ -66,11 +67,12 @@ def accuracy_matrix(record: Record) -> Figure:
 
 def _heat(ax: Axes, matrix: np.ndarray) -> None:
     """Numbers on their colours; tasks that have not come yet have none."""
-    learned = np.tri(*matrix.shape) > 0
+    learned = (np.tri(*matrix.shape) > 0) & np.isfinite(matrix)
     low = min(50.0, float(matrix[learned].min()))
     ax.imshow(np.ma.array(matrix, mask=~learned), cmap="YlGnBu", vmin=low, vmax=100, aspect="auto")
     ax.grid(False)
-    for (t, k), value in np.ndenumerate(matrix):
+    for t, k in np.argwhere(np.isfinite(matrix)):
+        value = matrix[t, k]
         dark = learned[t, k] and value - low > 0.6 * (100 - low)
         ink = "white" if dark else "black" if learned[t, k] else style.INK
         ax.text(k, t, f"{value:.0f}" if value < 99.95 else "100", ha="center", va="center", color=ink, fontsize=7.5)
@@ -82,7 +84,7 @@ def over_tasks(results: Results, figure: str = "accuracy") -> Figure:
     made, (ax,) = style.figure(1, 4.4, 3.3)
     scale = 100 if figure == "accuracy" else 1
     for index, (name, records) in enumerate(results["methods"].items()):
-        curves = scale * np.array([[np.mean(row[figure][: t + 1]) for t, row in enumerate(r["rows"])] for r in records])
+        curves = scale * np.array([average([row[figure] for row in r["rows"]]) for r in records])
         tasks, mean = np.arange(1, curves.shape[1] + 1), curves.mean(0)
         ax.plot(tasks, mean, marker=style.marker(index), label=name, **style.line(index))
         if len(curves) > 1:
@@ -127,13 +129,24 @@ def _verdict(results: Results) -> str:
     means = {
         name: statistics.mean(r["figures"]["accuracy"] for r in records) for name, records in results["methods"].items()
     }
-    best = max(means, key=lambda name: means[name])
-    rest = {name: value for name, value in means.items() if name != best}
-    text = f"{best} knows most after the last task: {100 * means[best]:.1f}% of all tasks' test examples are right"
-    if not rest:
-        return f"{text}."
-    least = min(rest, key=lambda name: rest[name])
-    return f"{text}; {least} knows least, {100 * rest[least]:.1f}%."
+    shown = {name: f"{100 * mean:.1f}%" for name, mean in means.items()}
+    best, least = shown[max(means, key=means.__getitem__)], shown[min(means, key=means.__getitem__)]
+    right = f"after the last task: {best} of a task's test examples are right on average"
+    if len(means) > 1 and best == least:
+        return f"{_listed(shown)} know equally much {right}."
+    text = f"{_knowing(shown, best)} most {right}"
+    return f"{text}." if len(means) == 1 else f"{text}; {_knowing(shown, least)} least, {least}."
+
+
+def _knowing(shown: Mapping[str, str], value: str) -> str:
+    """Those whose figure it is: what reads the same is not told apart."""
+    names = [name for name, text in shown.items() if text == value]
+    return f"{_listed(names)} {'knows' if len(names) == 1 else 'know'}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _table(results: Results) -> str:

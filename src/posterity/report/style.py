@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from posterity.types import PosterityError
 
-__all__ = ["INK", "colour", "figure", "inline", "legend", "line", "marker", "png", "styled", "svg"]
+__all__ = ["INK", "colour", "figure", "inline", "legend", "line", "marker", "png", "short", "styled", "svg"]
 
 P = ParamSpec("P")
 
@@ -113,16 +113,22 @@ def line(index: int) -> dict[str, Any]:
 
 
 def marker(index: int) -> str:
-    """The marker of the index-th method."""
-    return _MARKERS[index % len(_MARKERS)]
+    """The marker of the index-th method; another than that of the last one with its colour."""
+    return _MARKERS[(index + index // len(_COLOURS)) % len(_MARKERS)]
+
+
+def short(name: str) -> str:
+    """A name that leaves room for the picture; between two dollars matplotlib would read a formula."""
+    return (name if len(name) <= 24 else f"{name[:23]}…").replace("$", r"\$")
 
 
 def legend(made: Figure, axes: Sequence[Axes]) -> None:
-    """One legend below all panels, as many entries in a row as there is room for."""
+    """One legend below all panels, as many entries in a row as there is room for; many rows make the figure higher."""
     handles, labels = axes[0].get_legend_handles_labels()
     if len(labels) > 1:
         room = made.get_figwidth() / (0.55 + 0.065 * max(map(len, labels)))
         columns = max(1, min(int(room), len(labels)))
+        made.set_figheight(made.get_figheight() + 0.16 * max(0, -(-len(labels) // columns) - 3))
         made.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=1.8, columnspacing=1.2)
 
 

@@ -42,6 +42,7 @@ def mark(cell: Cell) -> str:
 def as_rich(results: Mapping[str, Any]) -> Table:
     """The ranked table for a terminal."""
     from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
     from rich.table import Table
 
     names = columns(results)
@@ -49,7 +50,7 @@ def as_rich(results: Mapping[str, Any]) -> Table:
         box=SIMPLE_HEAD,  # narrow, so that all columns fit 80 characters
         collapse_padding=True,
         pad_edge=False,
-        title=f"{results['title']}: ranked by NLL; {_BEST} best, {_TIED} tied with it",
+        title=f"{escape(results['title'])}: ranked by NLL; {_BEST} best, {_TIED} tied with it",
         title_justify="left",
         caption_justify="left",
     )
@@ -58,7 +59,7 @@ def as_rich(results: Mapping[str, Any]) -> Table:
         table.add_column(metric(name).label, justify="right", min_width=5, overflow="fold")
     for line in standings(results):
         if not line.cells:
-            table.caption = f"{table.caption or ''}{label(line.name)} failed: {line.reason}\n"
+            table.caption = f"{table.caption or ''}{label(line.name)} failed: {escape(line.reason)}\n"
             continue
         cells = [line.cells.get(name) for name in names]
         texts = [
@@ -76,7 +77,8 @@ def as_markdown(results: Mapping[str, Any]) -> str:
     rows = [["method", *(metric(name).label for name in names)], ["---", *("--:" for _ in names)]]
     for line in standings(results):
         if not line.cells:
-            rows.append([label(line.name), f"failed: {line.reason}", *("" for _ in names[1:])])
+            reason = " ".join(line.reason.split()).replace("|", "\\|")  # a cell is one line, and ends at a bar
+            rows.append([label(line.name), f"failed: {reason}", *("" for _ in names[1:])])
             continue
         texts = []
         for name in names:

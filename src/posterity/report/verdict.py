@@ -47,17 +47,19 @@ def verdict(results: Mapping[str, Any]) -> str:
     lines, key = [line for line in standings(results) if line.cells], rank_by(results)
     ranked = [line for line in lines if key in line.cells]
     if not ranked:
-        return "No method finished, so there is nothing to recommend."
-    return f"{_first(ranked, key)} {_second(results, lines, ranked[0])}"
+        missing = f"has a number as its {metric(key).label}" if lines else "finished"
+        return f"No method {missing}, so there is nothing to recommend."
+    return f"{_first(ranked, key, len(lines))} {_second(results, lines, ranked[0])}"
 
 
-def _first(lines: Sequence[Standing], key: str) -> str:
+def _first(lines: Sequence[Standing], key: str, finished: int) -> str:
     """The best by the figure that ranks, what it costs, and who cannot be told from it."""
     best, what = lines[0], metric(key).label
     cell = best.cells[key]
     value = f"{cell.value:.3f}" + ("" if math.isnan(cell.error) else f" ± {cell.error:.3f}")
     if len(lines) == 1:
-        return f"Only {label(best.name)} has finished: its {what} is {value}."
+        alone = "has finished" if finished == 1 else f"has a number as its {what}"
+        return f"Only {label(best.name)} {alone}: its {what} is {value}."
     start = f"Pick {label(best.name)}: it has the best {what} ({value}){_paid(best)}"
     tied = [line for line in lines[1:] if line.cells[key].tied]
     if not tied:

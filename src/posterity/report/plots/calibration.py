@@ -85,14 +85,19 @@ def entropies(results: Results, methods: Sequence[str] | None = None) -> Figure:
 def classes(results: Results, methods: Sequence[str] | None = None) -> Figure:
     """The calibration error of each class's probability, by method: a heat map."""
     methods = chosen(results, methods, "classes")
-    names = list(results["classes"])
+    names = [style.short(name) for name in results["classes"]]
     table = np.array([_class_errors(results, method) for method in methods])
-    width, height = max(3.2, 0.42 * len(names) + 1.6), max(2.2, 0.3 * len(methods) + 1.1)
+    longest = max(map(len, names))
+    width, height = max(3.2, 0.42 * len(names) + 1.6), max(2.2, 0.3 * len(methods) + 1.1) + 0.05 * max(0, longest - 6)
     made, axes = style.figure(min(1, len(methods)), width, height)
     ax = axes[0]
     shown = ax.imshow(100 * table, cmap="cividis", aspect="auto", vmin=0)
     ax.grid(False)
-    ax.set_xticks(range(len(names)), names, rotation=45 if max(map(len, names)) > 3 else 0)
+    ax.set_xticks(range(len(names)), names)
+    if longest > 3:  # turned about their ends, so that each stays below its own column
+        ax.tick_params("x", rotation=45)
+        for tick in ax.get_xticklabels():
+            tick.set(ha="right", rotation_mode="anchor")
     ax.set_yticks(range(len(methods)), [label(m) for m in methods])
     ax.set_xlabel("class")
     if len(names) <= 12:

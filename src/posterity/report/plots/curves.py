@@ -87,7 +87,7 @@ def training(results: Results, methods: Sequence[str] | None = None) -> Figure:
 def cost(results: Results, methods: Sequence[str] | None = None, figure: str | None = None) -> Figure:
     """Quality against training time: the lower left corner is where one wants to be."""
     name = figure or rank_by(results)
-    lines = {line.name: line for line in standings(results, [name, "train_time"]) if name in line.cells}
+    lines = {line.name: line for line in standings(results, [name, "train_time"]) if len(line.cells) == 2}
     methods = [method for method in chosen(results, methods) if method in lines]
     made, axes = style.figure(min(1, len(methods)), 4.2, 3.2)
     ax = axes[0]

@@ -76,7 +76,7 @@ def picture(example: dict[str, Any]) -> np.ndarray:
 def _example(ax: Axes, example: dict[str, Any], x: float, y: float, names: Sequence[str], top: float) -> None:
     """Title, picture, bars of probabilities and strip of uncertainties, in a cell whose top left is (x, y)."""
     right = example["label"] == example["target"]
-    said, truth = names[example["label"]], names[example["target"]]
+    said, truth = (style.short(names[example[key]]) for key in ("label", "target"))
     told, ink = (said, style.INK) if right else (f"{said} (is {truth})", style.colour(1))
     ax.text(x + 0.5, y - 0.02, told, ha="center", va="top", fontsize=8, color=ink)
     extent = (x + 0.15, x + 0.85, y - 0.86, y - 0.16)
@@ -90,7 +90,7 @@ def _example(ax: Axes, example: dict[str, Any], x: float, y: float, names: Seque
     if len(probs) <= 10:
         for k, position in enumerate(left):
             ax.text(position + 0.42 * step, ground - 0.015, str(k), ha="center", va="top", fontsize=5)
-    wide = 0.9 / top
+    wide = 0.9 / (top or 1.0)
     for start, part, tint in ((0, "aleatoric", _ALEATORIC), (example["aleatoric"], "epistemic", _EPISTEMIC)):
         ax.barh(y - 1.37, wide * example[part], 0.05, x + 0.05 + wide * start, color=tint, linewidth=0)
 
