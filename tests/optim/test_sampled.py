@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from posterity.optim import IVON, KFAC, OGN, VOGN, NoisyKFAC
 from posterity.types import PosterityError
@@ -362,3 +363,18 @@ def test_a_parameter_used_outside_its_layer_is_refused():
         net = Borrowed()
         with pytest.raises(PosterityError, match="outside its forward"):
             passes(net, OPTIMIZERS[name](net))
+
+
+@every
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing_changes_nothing(make, reentrant):
+    plain, saving = network(), network()
+    first, second = make(plain), make(saving)
+    steps(plain, first, 3)
+    inputs = INPUTS.clone().requires_grad_()  # a re-entrant checkpoint has gradients of its inputs alone
+    for _ in range(3):
+        with second.sampled_weights():
+            hidden = checkpoint(saving[:3], inputs, use_reentrant=reentrant)
+            F.cross_entropy(saving[3](hidden), TARGETS).backward()
+        second.step()
+    torch.testing.assert_close(weights(saving), weights(plain))
