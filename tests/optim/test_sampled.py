@@ -378,3 +378,13 @@ def test_gradient_checkpointing_changes_nothing(make, reentrant):
             F.cross_entropy(saving[3](hidden), TARGETS).backward()
         second.step()
     torch.testing.assert_close(weights(saving), weights(plain))
+
+
+def test_noise_that_cannot_be_drawn_leaves_all_groups_as_they_were():
+    net = network()
+    before = weights(net)
+    optimizer = IVON([{"params": net[0].parameters()}, {"params": net[3].parameters()}], lr=0.1, num_data=100)
+    optimizer.param_groups[0]["temperature"] = -1.0  # as a schedule might, by mistake
+    with pytest.raises(ValueError), optimizer.sampled_weights():
+        pass
+    assert torch.equal(weights(net), before)

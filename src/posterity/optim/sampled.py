@@ -139,12 +139,14 @@ class SampledOptimizer(torch.optim.Optimizer):
         """
         if self._inside:
             raise PosterityError("sampled_weights() was entered again before it was left")
+        with torch.no_grad():
+            for flat in self._flat:  # all, before anything can fail: all are put back
+                flat.read("mean")
         self._inside = True
         finished = False
         try:
             with torch.no_grad():
                 for group, flat in zip(self.param_groups, self._flat, strict=True):
-                    flat.read("mean")
                     self._perturb(group, flat)
                     _drop_gradients(flat)
             with self._watch(weight):
