@@ -388,3 +388,24 @@ def test_noise_that_cannot_be_drawn_leaves_all_groups_as_they_were():
     with pytest.raises(ValueError), optimizer.sampled_weights():
         pass
     assert torch.equal(weights(net), before)
+
+
+@every
+def test_a_posterior_is_of_the_trained_network_at_its_means(make):
+    net = network()
+    optimizer = make(net)
+    steps(net, optimizer, 1)
+    with pytest.raises(PosterityError, match="not a copy"):
+        optimizer.posterior(copy.deepcopy(net))
+    with pytest.raises(PosterityError, match="leave it first"), optimizer.sampled_weights():
+        optimizer.posterior(net)
+
+
+@every
+def test_a_step_inside_sampled_weights_is_refused_instead_of_lost(make):
+    net = network()
+    optimizer = make(net)
+    passes(net, optimizer)
+    with pytest.raises(PosterityError, match="leave it first"), optimizer.sampled_weights():
+        F.cross_entropy(net(INPUTS), TARGETS).backward()
+        optimizer.step()

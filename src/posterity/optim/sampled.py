@@ -207,6 +207,7 @@ class SampledOptimizer(torch.optim.Optimizer):
                 f"{type(self).__name__} cannot be stepped by a GradScaler, whose scaling would bias the curvature: "
                 "use bfloat16 autocast without a scaler"
             )
+        self._check_outside("step()")
         loss = None
         if closure is not None:
             with torch.enable_grad(), self.sampled_weights():
@@ -225,6 +226,7 @@ class SampledOptimizer(torch.optim.Optimizer):
             module: The network whose parameters these are.
             likelihood: How targets arise from its outputs; class logits if not given.
         """
+        self._check_own(module)
         likelihood = likelihood or Categorical()
         std = self._stds(module)
         mean = {name: p.detach() for name, p in module.named_parameters()}
@@ -234,6 +236,17 @@ class SampledOptimizer(torch.optim.Optimizer):
         """Mean and marginal variance of every parameter, by name; zero variance where it is deterministic."""
         posterior = self.posterior(module)
         return posterior.mean(), posterior.variance()
+
+    def _check_own(self, module: nn.Module) -> None:
+        """Refuse a network of other parameters, whose posterior would be a point, and means that are a draw."""
+        self._check_outside("posterior()")
+        own = {id(p) for flat in self._flat for p in flat.params}
+        if not any(id(p) in own for p in module.parameters()):
+            raise PosterityError("the module has none of the optimizer's parameters: pass what it trains, not a copy")
+
+    def _check_outside(self, what: str) -> None:
+        if self._inside:
+            raise PosterityError(f"{what} was called in sampled_weights(), where weights are draws: leave it first")
 
     @torch.no_grad()
     def _stds(self, module: nn.Module) -> Params:
