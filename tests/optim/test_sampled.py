@@ -409,3 +409,35 @@ def test_a_step_inside_sampled_weights_is_refused_instead_of_lost(make):
     with pytest.raises(PosterityError, match="leave it first"), optimizer.sampled_weights():
         F.cross_entropy(net(INPUTS), TARGETS).backward()
         optimizer.step()
+
+
+@every
+def test_parameters_frozen_or_unfrozen_later_are_refused(make):
+    net = network()
+    optimizer = make(net)
+    steps(net, optimizer, 1)
+    before = weights(net)
+    net[0].requires_grad_(False)
+    with pytest.raises(PosterityError, match="frozen after"), optimizer.sampled_weights():
+        F.cross_entropy(net(INPUTS), TARGETS).backward()
+    assert torch.equal(weights(net), before)
+    optimizer = make(net)
+    net[0].requires_grad_(True)
+    with pytest.raises(PosterityError, match="trained now"):
+        passes(net, optimizer)
+
+
+def test_parameters_unfrozen_later_are_trained_in_a_group_of_their_own():
+    net, whole = network(), network()
+    net[0].requires_grad_(False)
+    optimizer = IVON(net.parameters(), lr=0.1, num_data=100)
+    net[0].requires_grad_(True)
+    optimizer.add_param_group({"params": net[0].parameters()})
+    groups = [{"params": whole[2:].parameters()}, {"params": whole[0].parameters()}]
+    reference = IVON(groups, lr=0.1, num_data=100)
+    steps(net, optimizer, 3)
+    steps(whole, reference, 3)
+    assert torch.equal(weights(net), weights(whole))
+    for name in ("vogn", "kfac"):
+        with pytest.raises(PosterityError, match="watches its module"):
+            OPTIMIZERS[name](net).add_param_group({"params": [nn.Parameter(torch.zeros(2).double())]})

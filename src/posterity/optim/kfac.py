@@ -125,6 +125,7 @@ class KFAC(SampledOptimizer):
             prior_mean=prior_mean,
             generator=generator,
         )
+        self._left_out = [p for p in module.parameters() if not p.requires_grad]
         self._capture = KroneckerCapture(module, sharing, self._by_name("square"))
         self._parameters = dict(module.named_parameters())
         self._factors = self._persistent("input_factor", "output_factor")

@@ -47,6 +47,7 @@ class SampledOptimizer(torch.optim.Optimizer):
     """
 
     state_vectors: tuple[str, ...] = ()
+    _capture: Any = None  # what watches the layers of a module, for the optimizers that are given one
     _step_supports_amp_scaling = True  # a GradScaler then comes to step() itself, which refuses it with a sentence
 
     def __init__(
@@ -62,6 +63,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         if not num_data or num_data <= 0:
             raise PosterityError(f"num_data must be the number of training examples, got {num_data!r}")
         self._flat: list[FlatGroup] = []
+        self._left_out: list[Tensor] = []
         self._priors = {"prior_precision": prior_precision, "prior_mean": 0.0 if prior_mean is None else prior_mean}
         self._entries = 0
         self._inside = False
@@ -71,12 +73,15 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group as torch does, and lay out its vectors."""
+        if self._capture is not None:
+            raise PosterityError(f"{type(self).__name__} watches its module as it was: make another for new weights")
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         names = group.get("param_names", [f"{len(self._flat)}.{i}" for i in range(len(group["params"]))])
         kept = [(name, p) for name, p in zip(names, group["params"], strict=True) if p.requires_grad]
         if not kept:
             raise PosterityError("a param group has no parameters that need gradients")
+        self._left_out += [p for p in group["params"] if not p.requires_grad]
         group["params"] = [p for _, p in kept]
         if "param_names" in group:
             group["param_names"] = [name for name, _ in kept]
@@ -139,6 +144,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         """
         if self._inside:
             raise PosterityError("sampled_weights() was entered again before it was left")
+        self._check_trained()
         with torch.no_grad():
             for flat in self._flat:  # all, before anything can fail: all are put back
                 flat.read("mean")
@@ -160,6 +166,14 @@ class SampledOptimizer(torch.optim.Optimizer):
             if not finished:
                 self._discard()
         self._collect(weight)
+
+    def _check_trained(self) -> None:
+        """Refuse what was frozen since, which momentum and prior would move, and what would not be trained."""
+        own = {id(p): p for flat in self._flat for p in flat.params}
+        if not all(p.requires_grad for p in own.values()):
+            raise PosterityError("a parameter was frozen after the optimizer was made: make a new one for the others")
+        if any(p.requires_grad and id(p) not in own for p in self._left_out):
+            raise PosterityError("a parameter that was frozen is trained now: make a new optimizer or add a group")
 
     def _discard(self) -> None:
         self._entries = 0

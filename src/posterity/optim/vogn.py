@@ -103,6 +103,7 @@ class VOGN(SampledOptimizer):
             prior_mean=prior_mean,
             generator=generator,
         )
+        self._left_out = [p for p in module.parameters() if not p.requires_grad]
         self._capture = SquareCapture(module, self._by_name("square"))
 
     def _prepare(self, group: Group, flat: FlatGroup) -> None:
