@@ -441,3 +441,19 @@ def test_parameters_unfrozen_later_are_trained_in_a_group_of_their_own():
     for name in ("vogn", "kfac"):
         with pytest.raises(PosterityError, match="watches its module"):
             OPTIMIZERS[name](net).add_param_group({"params": [nn.Parameter(torch.zeros(2).double())]})
+
+
+@every
+def test_zero_grad_forgets_a_pass_that_went_wrong(make):
+    net, other = network(), network()
+    first, second = make(net), make(other)
+    with first.sampled_weights():
+        first.zero_grad()  # inside, as closures do, it forgets nothing
+        (math.nan * F.cross_entropy(net(INPUTS), TARGETS)).backward()
+    first.zero_grad()
+    passes(other, second)  # draws the same noise
+    second.zero_grad()
+    steps(net, first, 1)
+    steps(other, second, 1)
+    assert weights(net).isfinite().all()
+    assert torch.equal(weights(net), weights(other))

@@ -132,6 +132,12 @@ class SampledOptimizer(torch.optim.Optimizer):
             self._generator.set_state(state_dict["generator"].cpu())
         self._entries = 0
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch does; between passes, what the step has collected is forgotten, too, as of a loss that is NaN."""
+        super().zero_grad(set_to_none)
+        if not self._inside:
+            self._entries = 0
+
     @contextmanager
     def sampled_weights(self, weight: float = 1.0) -> Iterator[None]:
         """Draw weights, let the caller run one backward pass with them, put the means back, keep the statistics.
@@ -140,7 +146,8 @@ class SampledOptimizer(torch.optim.Optimizer):
             weight: How much this pass counts beside the others of the step, 1 unless micro-batches differ in size; the
                 caller has multiplied the loss by it.
 
-        An exception inside leaves the means in place and discards what the step had collected.
+        An exception inside leaves the means in place and discards what the step had collected. Clip gradients inside:
+        afterwards they are collected, and ``.grad`` is empty.
         """
         if self._inside:
             raise PosterityError("sampled_weights() was entered again before it was left")
