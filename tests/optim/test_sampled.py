@@ -457,3 +457,18 @@ def test_zero_grad_forgets_a_pass_that_went_wrong(make):
     steps(other, second, 1)
     assert weights(net).isfinite().all()
     assert torch.equal(weights(net), weights(other))
+
+
+@every
+def test_copies_are_refused_with_the_way_to_make_them(make):
+    net = network()
+    optimizer = make(net)
+    steps(net, optimizer, 1)
+    with pytest.raises(PosterityError, match="load_state_dict"):
+        copy.deepcopy((net, optimizer))
+    other = copy.deepcopy(net)
+    copied = make(other)
+    copied.load_state_dict(optimizer.state_dict())
+    steps(net, optimizer, 2)
+    steps(other, copied, 2)
+    assert torch.equal(weights(net), weights(other))

@@ -3,6 +3,7 @@
 The ends of n chains are n independent draws, so Monte Carlo errors are known: tolerances are five standard errors.
 """
 
+import copy
 import math
 
 import pytest
@@ -235,3 +236,30 @@ def test_bad_input_is_refused(optimizer):
         optimizer(weights, lr=0.1, num_data=10, temperature=-1.0)
     with pytest.raises(PosterityError, match="friction"):
         SGHMC(weights, lr=0.1, num_data=10, friction=0.0)
+
+
+@pytest.mark.parametrize("optimizer", [SGLD, PSGLD, SGHMC])
+def test_a_copied_chain_goes_on_as_the_first_would(optimizer):
+    weight = torch.nn.Parameter(torch.ones(3))
+    chain = optimizer([weight], lr=0.1, num_data=10)
+
+    def step(weight, chain):
+        weight.grad = weight.detach().clone()
+        chain.step()
+
+    step(weight, chain)
+    other, copied = copy.deepcopy((weight, chain))
+    for _ in range(2):
+        step(weight, chain)
+        step(other, copied)
+    assert torch.equal(weight, other)
+
+
+def test_groups_added_later_and_foreign_states_are_looked_at():
+    chain = SGLD([torch.nn.Parameter(torch.zeros(3))], lr=0.1, num_data=10)
+    with pytest.raises(PosterityError, match="gaps"):
+        chain.add_param_group({"params": [torch.nn.Parameter(torch.zeros(4, 4)[:, :2])]})
+    with pytest.raises(PosterityError, match="float32 on cpu, "):
+        SGLD([torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(3).double())], lr=0.1, num_data=10)
+    with pytest.raises(PosterityError, match="no generator"):
+        chain.load_state_dict(torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))]).state_dict())

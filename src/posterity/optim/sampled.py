@@ -108,6 +108,11 @@ class SampledOptimizer(torch.optim.Optimizer):
         for i, p in enumerate(flat.params):
             self.state[p].update({name: flat.views(name)[i] for name in names})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Torch would leave out what is ours, and the copy of a watched module would go unwatched."""
+        name = type(self).__name__
+        raise PosterityError(f"{name} is copied by making another for the copied weights, and load_state_dict")
+
     def state_dict(self) -> dict[str, Any]:
         """Torch's own, and the position of the generator where the optimizer owns it."""
         state = super().state_dict()
