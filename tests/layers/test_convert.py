@@ -225,6 +225,23 @@ def test_padding_rows_of_an_embedding_stay_as_they_are():
     assert (plain_moments(net)[1]["weight"][2] == 0).all()
 
 
+@pytest.mark.parametrize("family", ["diagonal", "low-rank", "radial"])
+def test_padding_rows_have_no_noise_in_a_draw_or_a_std(family):
+    net = variational(nn.Embedding(6, 3, padding_idx=2), family=family, init_std=0.5)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if "mean" not in name:
+                p.fill_(0.5)  # as training does, by the KL alone
+    others = [0, 1, 3, 4, 5]
+    for table in (net.draw()["weight"] - net.mean()["weight"], net.std()["weight"]):
+        assert (table[2] == 0).all() and (table[others] != 0).all()
+
+
+def test_a_full_covariance_of_padding_rows_is_refused():
+    with pytest.raises(pst.PosterityError, match="padding row"):
+        variational(nn.Embedding(6, 3, padding_idx=2), family="full")
+
+
 def test_lazy_modules_after_their_first_call():
     module = nn.Sequential(nn.LazyConv2d(3, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
     with pytest.raises(pst.PosterityError, match="LazyConv2d at '0' is lazy"):

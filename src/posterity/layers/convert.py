@@ -172,8 +172,13 @@ class _Start:
                 f"a full covariance of {slots.layout.total:,} weights is too large (at most {LARGEST_FULL:,}): "
                 "select fewer with which='last', or use family='low-rank'"
             )
-        flatten = slots.layout.flatten
-        return family(slots, flatten(means), flatten(stds), self.prior, _padding(slots))
+        flatten, fixed = slots.layout.flatten, _padding(slots)
+        if family is Full and fixed is not None:
+            raise PosterityError(
+                "an embedding's padding row has no noise, and a full covariance has it everywhere: leave the embedding "
+                "out (which=...), or use family='low-rank'"
+            )
+        return family(slots, flatten(means), flatten(stds), self.prior, fixed)
 
 
 def _by_activations(bayesian: Bayesian, found: dict[str, Bayesian], layers: Mapping[type, type]) -> bool:

@@ -74,7 +74,7 @@ class Variational(nn.Module):
         """One set of weights of the plain network, by name."""
         params = {name: p.detach() for name, p in self.net.named_parameters()}
         for block in self.blocks:
-            params |= block.slots.layout.unflatten(block.draw())
+            params |= block.slots.layout.unflatten(block.sample())
         return params
 
     @torch.no_grad()

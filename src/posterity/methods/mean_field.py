@@ -139,8 +139,9 @@ class MeanField(Method):
                 names = block.slots.layout.names
                 return FullGaussian(plain, likelihood, mean, block.family().scale_tril.detach(), names)
             case LowRank() as block:
-                own = block.slots.layout.unflatten(block.log_std.detach().exp())
-                return LowRankGaussian(plain, likelihood, mean, own, block.directions.detach())
+                q = block.trained()
+                own = block.slots.layout.unflatten(q.std.detach())
+                return LowRankGaussian(plain, likelihood, mean, own, q.deviations.detach())
             case Radial():
                 return Implicit(plain, likelihood, module, "radial")
         return DiagonalGaussian(plain, likelihood, mean, std)
