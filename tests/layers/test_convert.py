@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 import posterity as pst
 from posterity.layers import Moped, elbo, kl, plain_moments, variational
@@ -163,6 +164,10 @@ def test_transposed_convolution_takes_an_output_size():
     module, x = made(lambda: nn.ConvTranspose2d(4, 6, 3, stride=2), (2, 4, 5, 5))
     net = variational(module, estimator="local", init_std=TINY)
     torch.testing.assert_close(net(x, [12, 12]), module(x, [12, 12]), rtol=0, atol=1e-10)
+    for estimator in ("local", "flipout"):
+        net = variational(module, estimator=estimator, init_std=TINY)
+        by_name = net(x, output_size=[12, 12])
+        torch.testing.assert_close(by_name, module(x, output_size=[12, 12]), rtol=0, atol=1e-10)
 
 
 def test_tied_weights_are_one_draw():
@@ -275,21 +280,43 @@ def test_the_places_are_empty_again_after_an_error():
     with pytest.raises(RuntimeError):
         net(torch.randn(2, 5))
     copy.deepcopy(net)(torch.randn(2, 4))
-    assert net.net.weight is None and net.net.weight_mean is None
+    assert net.net._parameters["weight"] is None and net.net.weight_mean is None
 
 
-def test_reading_the_weight_past_the_layer_fails_loudly():
-    class Reads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
+class Reads(nn.Module):
+    """A layer whose forward is never called."""
 
-        def forward(self, x):
-            return nn.functional.linear(x, self.layer.weight)
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
 
-    with pytest.raises(TypeError):
-        variational(Reads(), estimator="local")(torch.randn(2, 4))
-    variational(Reads(), estimator="reparameterised")(torch.randn(2, 4))
+    def forward(self, x):
+        return nn.functional.linear(x, self.layer.weight, self.layer.bias)
+
+
+class Shifts(Reads):
+    def forward(self, x):
+        return x[:, :3] + self.layer.bias
+
+
+class Saves(Reads):
+    """Gradient checkpointing inside the network: the layer runs again when the pass is over."""
+
+    def forward(self, x):
+        return checkpoint(self.layer, x, use_reentrant=False)
+
+
+def test_reading_the_weight_past_the_layer_is_refused():
+    x = torch.randn(2, 4)
+    for estimator in ("local", "flipout"):
+        with pytest.raises(pst.PosterityError, match="weight of a Linear layer"):
+            variational(Reads(), estimator=estimator)(x)
+        with pytest.raises(pst.PosterityError, match="bias of a Linear layer"):
+            variational(Shifts(), estimator=estimator, bayesian_bias=True)(x)
+        with pytest.raises(pst.PosterityError, match="checkpoint"):
+            variational(Saves(), estimator=estimator)(x).sum().backward()
+    net = Reads()
+    torch.testing.assert_close(variational(net, estimator="reparameterised").eval()(x), net(x))
 
 
 def test_state_dict_round_trip():
