@@ -101,6 +101,9 @@ def test_what_cannot_work_is_refused():
         pst.Cyclical(of=pst.MAP())
     with pytest.raises(PosterityError, match="cycles must be positive"):
         pst.Cyclical(cycles=0)
+    for options in ({"cycles": 2.5}, {"samples": 1.5}):
+        with pytest.raises(PosterityError, match="whole number"):
+            pst.Cyclical(**options)
     with pytest.raises(PosterityError, match="too short for 3 samples"):
         pst.Cyclical().timetable(plan(40))
     with pytest.raises(PosterityError, match="schedule of its own"):

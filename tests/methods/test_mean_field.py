@@ -221,7 +221,13 @@ def test_a_pre_trained_network_is_the_start():
 
 @pytest.mark.parametrize(
     "options",
-    [{"init_std": 0.0}, {"mc_samples": 0}, {"temperature": -1.0}, {"kl_schedule": "steep"}, {"free_bits": -1.0}],
+    [
+        {"init_std": 0.0},
+        {"mc_samples": 0},
+        {"temperature": -1.0},
+        {"kl_schedule": "steep"},
+        {"free_bits": float("nan")},
+    ],
 )
 def test_bad_hyper_parameters(options):
     with pytest.raises(pst.PosterityError):

@@ -232,8 +232,9 @@ def test_bad_input_is_refused(optimizer):
         optimizer(weights, lr=0.0, num_data=10)
     with pytest.raises(PosterityError, match="num_data must be positive"):
         optimizer(weights, lr=0.1, num_data=0)
-    with pytest.raises(PosterityError, match="temperature"):
-        optimizer(weights, lr=0.1, num_data=10, temperature=-1.0)
+    for temperature in (-1.0, math.nan):
+        with pytest.raises(PosterityError, match="temperature"):
+            optimizer(weights, lr=0.1, num_data=10, temperature=temperature)
     with pytest.raises(PosterityError, match="friction"):
         SGHMC(weights, lr=0.1, num_data=10, friction=0.0)
 

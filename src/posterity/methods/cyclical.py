@@ -29,7 +29,7 @@ from posterity.posteriors import Empirical
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams
 from posterity.run import Run
-from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive
+from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive, check_whole
 
 __all__ = ["Cyclical", "FastGeometric", "Snapshot"]
 
@@ -89,6 +89,7 @@ class Cyclical(Method):
     peak: float = 1.0
 
     def __post_init__(self) -> None:
+        check_whole(cycles=self.cycles, samples=self.samples)
         check_positive(cycles=self.cycles, samples=self.samples, peak=self.peak)
         check_fraction(explore=self.explore)
         if not isinstance(self.of, Sampler):

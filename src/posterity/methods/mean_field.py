@@ -80,7 +80,7 @@ class MeanField(Method):
         check_whole(mc_samples=self.mc_samples)
         check_positive(mc_samples=self.mc_samples, temperature=self.temperature)
         kl_schedule(self.kl_schedule)
-        if self.free_bits < 0:
+        if not self.free_bits >= 0:
             raise PosterityError(f"free_bits must not be negative, got {self.free_bits!r}")
         if not isinstance(self.init_std, Moped | Earlier):
             check_positive(init_std=self.init_std)

@@ -58,7 +58,7 @@ class Sampler(Method):
     def __post_init__(self) -> None:
         if self.lr is not None:
             check_positive(lr=self.lr)
-        if self.temperature < 0:
+        if not self.temperature >= 0:  # NaN would pass for a chain without noise
             raise PosterityError(f"temperature must not be negative, got {self.temperature!r}")
         schedule(self.lr_schedule)
 

@@ -35,7 +35,7 @@ from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, w
 from posterity.posteriors import KroneckerGaussian, WeightPosterior
 from posterity.posteriors.kronecker import MatrixBlock
 from posterity.probability.likelihoods import Categorical, Likelihood
-from posterity.types import Params, PosterityError, check_fraction, check_positive
+from posterity.types import Params, PosterityError, check_fraction, check_positive, check_whole
 
 
 def damped_roots(A: Tensor, G: Tensor, damping: float) -> tuple[Tensor, Tensor]:
@@ -103,6 +103,7 @@ class KFAC(SampledOptimizer):
     ) -> None:
         if isinstance(prior_precision, Mapping):
             raise PosterityError("K-FAC needs one prior_precision for all weights: one that differs has no factors")
+        check_whole(refresh=refresh)
         check_positive(prior_precision=prior_precision, temperature=temperature, refresh=refresh)
         check_fraction(beta1=beta1, beta2=beta2)
         if not lr >= 0 or not damping >= 0:

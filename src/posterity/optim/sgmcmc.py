@@ -102,7 +102,7 @@ class _Sampler(Optimizer):
         **own: float,
     ) -> None:
         check_positive(lr=lr, num_data=num_data)
-        if temperature < 0 or weight_decay < 0:
+        if not temperature >= 0 or not weight_decay >= 0:  # NaN would pass for no noise
             raise PosterityError(
                 f"temperature and weight_decay must not be negative, got {temperature} and {weight_decay}"
             )
