@@ -171,6 +171,12 @@ class Trajectory:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up again what was gathered."""
+        expected = (min(state["count"], self.rank), self.layout.total)
+        if tuple(state["rows"].shape) != expected or state["first"].shape != self._first.shape:
+            raise PosterityError(
+                f"the state is of another network or rank: it has {list(state['rows'].shape)} deviations and weights, "
+                f"expected were {list(expected)}"
+            )
         self.count, self._total = state["count"], state["total"]
         self._first.copy_(state["first"])
         self._offset.copy_(state["offset"])
