@@ -242,6 +242,16 @@ def test_padding_rows_have_no_noise_in_a_draw_or_a_std(family):
         assert (table[2] == 0).all() and (table[others] != 0).all()
 
 
+@pytest.mark.parametrize("estimator", ["auto", "reparameterised"])
+def test_a_bias_alone_can_be_bayesian(estimator):
+    for layer, x in ((nn.Linear(4, 3), torch.randn(5, 4)), (nn.Conv1d(4, 3, 1), torch.randn(5, 4, 2))):
+        layer.weight.requires_grad_(False)  # as where biases alone are tuned
+        nn.init.constant_(layer.bias, 5.0)
+        net = variational(layer, estimator=estimator, bayesian_bias=True, init_std=TINY)
+        torch.testing.assert_close(net(x), layer(x))
+        assert list(net.std()) == ["bias"]
+
+
 def test_a_full_covariance_of_padding_rows_is_refused():
     with pytest.raises(pst.PosterityError, match="padding row"):
         variational(nn.Embedding(6, 3, padding_idx=2), family="full")
@@ -280,7 +290,7 @@ def test_the_places_are_empty_again_after_an_error():
     with pytest.raises(RuntimeError):
         net(torch.randn(2, 5))
     copy.deepcopy(net)(torch.randn(2, 4))
-    assert net.net._parameters["weight"] is None and net.net.weight_mean is None
+    assert net.net.weight is None and net.net.weight_mean is None
 
 
 class Reads(nn.Module):

@@ -185,8 +185,8 @@ def _by_activations(bayesian: Bayesian, found: dict[str, Bayesian], layers: Mapp
     """Whether the one module that uses a parameter can take the noise of all its parameters by activations."""
     owner = bayesian.places[0][0]
     siblings = [b for b in found.values() if any(module is owner for module, _ in b.places)]
-    whole = {attribute for b in siblings for _, attribute in b.places} <= {"weight", "bias"}
-    return type(owner) in layers and whole and not any(b.tied for b in siblings)
+    names = {attribute for b in siblings for _, attribute in b.places}
+    return type(owner) in layers and names in ({"weight"}, {"weight", "bias"}) and not any(b.tied for b in siblings)
 
 
 def _say_what_is_drawn(estimator: str, noisy: dict[str, Bayesian], drawn: dict[str, Bayesian]) -> None:

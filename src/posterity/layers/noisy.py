@@ -37,23 +37,30 @@ class _Noisy(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight outside a noisy pass; within one there is none."""
-        return cast(Tensor, self._readable("weight", self._parameters["weight"] is None))
+        """The weight, outside a noisy pass."""
+        if self.weight_mean is not None:
+            self._refuse("weight")
+        return cast(Tensor, self._parameters["weight"])
 
     @property
     def bias(self) -> Tensor | None:
-        """The bias, where it is not Bayesian, and outside a noisy pass."""
-        return self._readable("bias", self.bias_mean is not None)
+        """The bias, where it is not Bayesian or outside a noisy pass."""
+        if self.bias_mean is not None:
+            self._refuse("bias")
+        return self._parameters["bias"]
 
-    def _readable(self, name: str, noisy: bool) -> Tensor | None:
-        if noisy:
-            kind = next(base for base in type(self).__mro__ if base.__module__.startswith("torch.nn"))
-            raise PosterityError(
-                f"the {name} of a {kind.__name__} layer, whose noise is in its activations, was read outside its "
-                "forward, or by a checkpoint inside the network: leave the layer out (which=...), or, without "
-                "checkpoints, use estimator='reparameterised'"
-            )
-        return self._parameters[name]
+    def check_filled(self) -> None:
+        """Refuse a call when the pass is over and the places are empty."""
+        if self._parameters["weight"] is None:
+            self._refuse("weight")
+
+    def _refuse(self, name: str) -> None:
+        kind = next(base for base in type(self).__mro__ if base.__module__.startswith("torch.nn"))
+        raise PosterityError(
+            f"the {name} of a {kind.__name__} layer, whose noise is in its activations, was read outside its forward, "
+            "or by a checkpoint inside the network: leave the layer out (which=...), or, without checkpoints, use "
+            "estimator='reparameterised'"
+        )
 
     @property
     def center(self) -> Tensor | None:
@@ -64,6 +71,7 @@ class _Noisy(nn.Module):
 class _LocalLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
     def forward(self, input: Tensor) -> Tensor:
         if self.weight_mean is None or self.weight_variance is None:
+            self.check_filled()
             return super().forward(input)
         return local_linear(input, self.weight_mean, self.weight_variance, self.center, self.bias_variance)
 
@@ -71,6 +79,7 @@ class _LocalLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
 class _FlipoutLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
     def forward(self, input: Tensor) -> Tensor:
         if self.weight_mean is None or self.weight_deviation is None:
+            self.check_filled()
             return super().forward(input)
         return flipout_linear(input, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation)
 
@@ -78,6 +87,7 @@ class _FlipoutLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
 class _LocalConvolution(_Noisy):
     def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
         if self.weight_mean is None or self.weight_variance is None:
+            self.check_filled()
             return super().forward(input, *output_size, **named)  # type: ignore[misc]
         x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
         out = local_convolution(x, self.weight_mean, self.weight_variance, self.center, self.bias_variance, geometry)
@@ -87,6 +97,7 @@ class _LocalConvolution(_Noisy):
 class _FlipoutConvolution(_Noisy):
     def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
         if self.weight_mean is None or self.weight_deviation is None:
+            self.check_filled()
             return super().forward(input, *output_size, **named)  # type: ignore[misc]
         x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
         out = flipout_convolution(
