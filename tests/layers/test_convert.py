@@ -393,6 +393,23 @@ def test_elbo_is_the_likelihood_of_all_data_less_the_kl():
     torch.testing.assert_close(elbo(net, log_likelihood, 50, temperature=0.5), 50 * -2.0 - 0.5 * kl(net))
 
 
+@pytest.mark.parametrize("estimator", ["local", "reparameterised", "flipout"])
+def test_the_kl_can_go_backward_by_itself_after_micro_batches(estimator):
+    torch.manual_seed(0)
+    x, nets = torch.randn(6, 4), [variational(nn.Linear(4, 3), estimator=estimator) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    for net in nets:
+        torch.manual_seed(1)
+        together = net is nets[0]
+        for i, part in enumerate(x.split(3)):
+            loss = net(part).square().mean()
+            (loss + kl(net) if together and i == 1 else loss).backward()
+        if not together:
+            kl(net).backward()
+    for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
 def test_kl_of_a_network_with_a_converted_part():
     body, head = nn.Linear(4, 3), variational(nn.Linear(3, 2))
     torch.testing.assert_close(kl(nn.Sequential(body, head)), head.kl())

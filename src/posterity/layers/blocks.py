@@ -112,7 +112,8 @@ class Diagonal(Block):
     def kl(self) -> Tensor:
         """KL(q‖p), summed."""
         ready, self._ready = self._ready, None
-        if ready and ready[1].requires_grad == torch.is_grad_enabled() and ready[0] == self._stamp():
+        spent = ready and getattr(ready[1].grad_fn, "spent", False)  # by the likelihood's own backward
+        if ready and not spent and ready[1].requires_grad == torch.is_grad_enabled() and ready[0] == self._stamp():
             return ready[1]
         return diagonal_kl(self.mean, self.log_std, self._prior())
 

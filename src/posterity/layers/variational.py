@@ -98,7 +98,11 @@ def variational_parts(module: nn.Module) -> list[Variational]:
 
 
 def kl(module: nn.Module) -> Tensor:
-    """KL(q‖p) of everything Bayesian in a module: a SUM over weights, to be divided by the number of data once."""
+    """KL(q‖p) of everything Bayesian in a module: a SUM over weights, to be divided by the number of data once.
+
+    Add it to the loss and go backward once, or ask for it after the likelihood's own backward: before that it may be
+    part of the last pass, whose graph a backward uses up.
+    """
     return _total([part.kl() for part in variational_parts(module)])
 
 
