@@ -64,7 +64,8 @@ class Cycles:
         kept = set()
         for cycle in range(self.cycles):
             begin, end = self.begin(cycle), self.begin(cycle + 1)
-            kept |= {end - int((1 - explore) * (end - begin) * i / samples) for i in range(samples)}
+            apart = (1 - explore) * (end - begin) / samples
+            kept |= {end - int(apart * i + 1e-9) for i in range(samples)}  # 1 - 0.9 is a little less than 0.1
         return frozenset(kept)
 
 
