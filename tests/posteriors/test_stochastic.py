@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from posterity.posteriors import Stochastic
+from posterity.posteriors.stochastic import with_dropout
 from posterity.probability.likelihoods import Categorical
 from posterity.random import global_seed
+from posterity.types import PosterityError
 
 
 class Encoder(nn.Module):
@@ -44,3 +46,11 @@ def test_a_draw_is_a_pass_in_train_mode(make):
     with torch.no_grad():
         torch.testing.assert_close(draw(x), expected)
         assert not torch.allclose(expected, net.eval()(x), atol=1e-2)
+
+
+def test_dropout_before_a_layer_of_tokens_or_keywords_is_refused():
+    tokens = with_dropout(nn.Embedding(5, 3), {"": 0.5})
+    with pytest.raises(PosterityError, match="Embedding, whose first input"):
+        tokens(torch.arange(5))
+    with pytest.raises(PosterityError, match="by keyword"):
+        with_dropout(nn.Linear(4, 3), {"": 0.5})(input=torch.randn(2, 4))

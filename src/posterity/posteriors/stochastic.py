@@ -52,6 +52,11 @@ def with_dropout(module: nn.Module, rates: Mapping[str, float]) -> nn.Module:
 
 
 def _drop_input(layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
+        raise PosterityError(
+            f"dropout was inserted before a layer, {type(layer).__name__}, whose first input is no tensor of real "
+            "numbers, or goes by keyword: insert it before another layer"
+        )
     return (layer.get_submodule(_INSERTED)(args[0]), *args[1:])
 
 
