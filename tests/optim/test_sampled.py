@@ -472,3 +472,15 @@ def test_copies_are_refused_with_the_way_to_make_them(make):
     steps(net, optimizer, 2)
     steps(other, copied, 2)
     assert torch.equal(weights(net), weights(other))
+
+
+def test_sparse_gradients_give_ivon_the_same_steps():
+    tables = [nn.Embedding(5, 3, sparse=sparse) for sparse in (False, True)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    for table in tables:
+        optimizer = IVON(table.parameters(), lr=0.1, num_data=100)
+        for _ in range(3):
+            with optimizer.sampled_weights():
+                table(torch.tensor([1, 1, 4])).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(tables[1].weight, tables[0].weight)

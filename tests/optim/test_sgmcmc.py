@@ -264,3 +264,17 @@ def test_groups_added_later_and_foreign_states_are_looked_at():
         SGLD([torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(3).double())], lr=0.1, num_data=10)
     with pytest.raises(PosterityError, match="no generator"):
         chain.load_state_dict(torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))]).state_dict())
+
+
+@pytest.mark.parametrize("optimizer", [SGLD, PSGLD, SGHMC])
+def test_sparse_gradients_give_the_same_chain(optimizer):
+    tables = [torch.nn.Embedding(5, 3, sparse=sparse) for sparse in (False, True)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    for table in tables:
+        generator = torch.Generator().manual_seed(0)
+        chain = optimizer(table.parameters(), lr=0.1, num_data=10, weight_decay=0.1, generator=generator)
+        for _ in range(3):
+            chain.zero_grad()
+            table(torch.tensor([1, 1, 4])).square().mean().backward()
+            chain.step()
+    torch.testing.assert_close(tables[1].weight, tables[0].weight)

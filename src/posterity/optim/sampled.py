@@ -199,7 +199,7 @@ class SampledOptimizer(torch.optim.Optimizer):
             raise PosterityError("no gradient arrived: call loss.backward() inside `with optimizer.sampled_weights()`")
         self._check(with_gradient)
         for group, flat in zip(self.param_groups, self._flat, strict=True):
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in flat.params]
+            gradients = [torch.zeros_like(p) if p.grad is None else _dense(p.grad) for p in flat.params]
             _drop_gradients(flat)
             self._add(group, flat, gradients, weight)
         self._entries += 1
@@ -318,6 +318,10 @@ class SampledOptimizer(torch.optim.Optimizer):
     def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
         """The standard deviation of every weight of a group; None for weights without noise."""
         raise NotImplementedError
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient  # as of an embedding with sparse=True
 
 
 def _drop_gradients(flat: FlatGroup) -> None:

@@ -300,7 +300,8 @@ class SGHMC(_Sampler):
 
 
 def _gradients(params: Tensors) -> Tensors:
-    return [p.grad for p in params if p.grad is not None]
+    """Sparse ones, as of an embedding, made whole: noise and prior are everywhere."""
+    return [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in params if p.grad is not None]
 
 
 def _squared_gradient(weight: Tensor) -> Tensor:
