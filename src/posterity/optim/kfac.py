@@ -31,7 +31,8 @@ from torch import Tensor, nn
 from posterity.curvature.kfac import KroneckerBlock, KroneckerCapture, Sharing, cut_blocks
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.modules import check_training_mode, module_groups
-from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
+from posterity.optim.prior import Group, scaled_precision, with_prior_gradient
+from posterity.optim.sampled import SampledOptimizer
 from posterity.posteriors import KroneckerGaussian, WeightPosterior
 from posterity.posteriors.kronecker import MatrixBlock
 from posterity.probability.likelihoods import Categorical, Likelihood

@@ -25,12 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from posterity.optim.flat_group import FlatGroup, PerWeight
+from posterity.optim.prior import Group
 from posterity.posteriors import DiagonalGaussian, Empirical, WeightPosterior
 from posterity.probability.likelihoods import Categorical, Likelihood
 from posterity.random import generator_for
 from posterity.types import Params, PosterityError
-
-Group = dict[str, Any]
 
 
 class SampledOptimizer(torch.optim.Optimizer):
@@ -327,27 +326,3 @@ def _dense(gradient: Tensor) -> Tensor:
 def _drop_gradients(flat: FlatGroup) -> None:
     for p in flat.params:
         p.grad = None
-
-
-def scaled_precision(group: Group, flat: FlatGroup) -> float | Tensor:
-    """δ̃ = τ δ / N of a group: a number, or a vector where it differs by weight."""
-    scale: float = group["temperature"] / group["num_data"]
-    if group["prior_precision"] is not None:
-        return group["prior_precision"] * scale
-    if flat.prior_scale != scale:
-        torch.mul(flat["prior_precision"], scale, out=flat["scaled_precision"])
-        flat.prior_scale = scale
-    return flat["scaled_precision"]
-
-
-def with_prior_gradient(
-    group: Group, flat: FlatGroup, gradient: Tensor, delta: float | Tensor, out: Tensor, share: float = 1.0
-) -> Tensor:
-    """g + share·δ̃ (m - μ₀), written to ``out``."""
-    if group["prior_mean"] == 0 and isinstance(delta, float):
-        return torch.add(gradient, flat["mean"], alpha=share * delta, out=out)
-    prior_mean = flat["prior_mean"] if group["prior_mean"] is None else group["prior_mean"]
-    offset = torch.sub(flat["mean"], prior_mean, out=flat["offset"])
-    if isinstance(delta, float):
-        return torch.add(gradient, offset, alpha=share * delta, out=out)
-    return torch.addcmul(gradient, offset, delta, value=share, out=out)

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from posterity.curvature.squared import SquareCapture
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.modules import check_training_mode, module_groups
-from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
+from posterity.optim.prior import Group, scaled_precision, with_prior_gradient
+from posterity.optim.sampled import SampledOptimizer
 from posterity.random import normal_
 from posterity.types import PosterityError, check_fraction, check_positive
 
