@@ -72,13 +72,15 @@ class Plan:
         """Steps in a period given as a number of steps or as ``"epoch"``."""
         if period == "epoch":
             return self.steps_per_epoch
-        if not isinstance(period, int) or period < 1:
+        if not isinstance(period, SupportsIndex) or int(period) < 1:
             raise PosterityError(f"{name} must be a positive number of steps or 'epoch', got {period!r}")
-        return period
+        return int(period)
 
     def at(self, start: int | float, name: str = "start") -> int:
         """The step at which something starts, given as a step (int) or as a fraction of the run (float)."""
-        step = start if isinstance(start, int) else round(start * self.steps)
+        if not isinstance(start, Real) or start != start:
+            raise PosterityError(f"{name} must be a step (a whole number) or a fraction of the run, got {start!r}")
+        step = int(start) if isinstance(start, SupportsIndex) else round(start * self.steps)
         if not 0 <= step < self.steps:
             raise PosterityError(f"{name}={start!r} falls outside a run of {self.steps} steps")
         return step

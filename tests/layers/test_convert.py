@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 import posterity as pst
 from posterity.layers import Moped, elbo, kl, plain_moments, variational
@@ -163,6 +164,10 @@ def test_transposed_convolution_takes_an_output_size():
     module, x = made(lambda: nn.ConvTranspose2d(4, 6, 3, stride=2), (2, 4, 5, 5))
     net = variational(module, estimator="local", init_std=TINY)
     torch.testing.assert_close(net(x, [12, 12]), module(x, [12, 12]), rtol=0, atol=1e-10)
+    for estimator in ("local", "flipout"):
+        net = variational(module, estimator=estimator, init_std=TINY)
+        by_name = net(x, output_size=[12, 12])
+        torch.testing.assert_close(by_name, module(x, output_size=[12, 12]), rtol=0, atol=1e-10)
 
 
 def test_tied_weights_are_one_draw():
@@ -225,6 +230,33 @@ def test_padding_rows_of_an_embedding_stay_as_they_are():
     assert (plain_moments(net)[1]["weight"][2] == 0).all()
 
 
+@pytest.mark.parametrize("family", ["diagonal", "low-rank", "radial"])
+def test_padding_rows_have_no_noise_in_a_draw_or_a_std(family):
+    net = variational(nn.Embedding(6, 3, padding_idx=2), family=family, init_std=0.5)
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            if "mean" not in name:
+                p.fill_(0.5)  # as training does, by the KL alone
+    others = [0, 1, 3, 4, 5]
+    for table in (net.draw()["weight"] - net.mean()["weight"], net.std()["weight"]):
+        assert (table[2] == 0).all() and (table[others] != 0).all()
+
+
+@pytest.mark.parametrize("estimator", ["auto", "reparameterised"])
+def test_a_bias_alone_can_be_bayesian(estimator):
+    for layer, x in ((nn.Linear(4, 3), torch.randn(5, 4)), (nn.Conv1d(4, 3, 1), torch.randn(5, 4, 2))):
+        layer.weight.requires_grad_(False)  # as where biases alone are tuned
+        nn.init.constant_(layer.bias, 5.0)
+        net = variational(layer, estimator=estimator, bayesian_bias=True, init_std=TINY)
+        torch.testing.assert_close(net(x), layer(x))
+        assert list(net.std()) == ["bias"]
+
+
+def test_a_full_covariance_of_padding_rows_is_refused():
+    with pytest.raises(pst.PosterityError, match="padding row"):
+        variational(nn.Embedding(6, 3, padding_idx=2), family="full")
+
+
 def test_lazy_modules_after_their_first_call():
     module = nn.Sequential(nn.LazyConv2d(3, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(2))
     with pytest.raises(pst.PosterityError, match="LazyConv2d at '0' is lazy"):
@@ -261,18 +293,40 @@ def test_the_places_are_empty_again_after_an_error():
     assert net.net.weight is None and net.net.weight_mean is None
 
 
-def test_reading_the_weight_past_the_layer_fails_loudly():
-    class Reads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
+class Reads(nn.Module):
+    """A layer whose forward is never called."""
 
-        def forward(self, x):
-            return nn.functional.linear(x, self.layer.weight)
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
 
-    with pytest.raises(TypeError):
-        variational(Reads(), estimator="local")(torch.randn(2, 4))
-    variational(Reads(), estimator="reparameterised")(torch.randn(2, 4))
+    def forward(self, x):
+        return nn.functional.linear(x, self.layer.weight, self.layer.bias)
+
+
+class Shifts(Reads):
+    def forward(self, x):
+        return x[:, :3] + self.layer.bias
+
+
+class Saves(Reads):
+    """Gradient checkpointing inside the network: the layer runs again when the pass is over."""
+
+    def forward(self, x):
+        return checkpoint(self.layer, x, use_reentrant=False)
+
+
+def test_reading_the_weight_past_the_layer_is_refused():
+    x = torch.randn(2, 4)
+    for estimator in ("local", "flipout"):
+        with pytest.raises(pst.PosterityError, match="weight of a Linear layer"):
+            variational(Reads(), estimator=estimator)(x)
+        with pytest.raises(pst.PosterityError, match="bias of a Linear layer"):
+            variational(Shifts(), estimator=estimator, bayesian_bias=True)(x)
+        with pytest.raises(pst.PosterityError, match="checkpoint"):
+            variational(Saves(), estimator=estimator)(x).sum().backward()
+    net = Reads()
+    torch.testing.assert_close(variational(net, estimator="reparameterised").eval()(x), net(x))
 
 
 def test_state_dict_round_trip():
@@ -337,6 +391,23 @@ def test_elbo_is_the_likelihood_of_all_data_less_the_kl():
     net = variational(nn.Linear(3, 1), estimator="local")
     log_likelihood = torch.tensor([-1.0, -3.0])
     torch.testing.assert_close(elbo(net, log_likelihood, 50, temperature=0.5), 50 * -2.0 - 0.5 * kl(net))
+
+
+@pytest.mark.parametrize("estimator", ["local", "reparameterised", "flipout"])
+def test_the_kl_can_go_backward_by_itself_after_micro_batches(estimator):
+    torch.manual_seed(0)
+    x, nets = torch.randn(6, 4), [variational(nn.Linear(4, 3), estimator=estimator) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    for net in nets:
+        torch.manual_seed(1)
+        together = net is nets[0]
+        for i, part in enumerate(x.split(3)):
+            loss = net(part).square().mean()
+            (loss + kl(net) if together and i == 1 else loss).backward()
+        if not together:
+            kl(net).backward()
+    for p, q in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
 
 
 def test_kl_of_a_network_with_a_converted_part():

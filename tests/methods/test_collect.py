@@ -6,7 +6,7 @@ from torch import nn
 from posterity.flat import Layout
 from posterity.methods.collect import Snapshots, Times, Trajectory
 from posterity.run import NoCollector, Run
-from posterity.types import PosterityError
+from posterity.types import Plan, PosterityError
 
 SHAPES = {"a.weight": (7, 5), "a.bias": (7,), "b.weight": (3, 7)}
 
@@ -131,6 +131,15 @@ def test_snapshots_observe_a_run_when_due():
         collector.observe(run)
     assert path.count == 3  # after 4, 6 and 8
     assert torch.allclose(path.named(path.mean)["weight"], torch.full((2, 3), 6.0))
+
+
+def test_a_start_that_is_no_number_is_refused_and_numpys_numbers_are_steps():
+    plan = Plan(100, 100, 10, 10, None, 0.1)
+    for start in ("epoch", float("nan"), None):
+        with pytest.raises(PosterityError, match="start must be a step"):
+            Times.of(plan, start, 1, 10)
+    assert Times.of(plan, np.int64(50), np.int64(5), 10) == Times(50, 5)
+    assert Times.of(plan, np.float64(0.5), 5, 10) == Times(50, 5)
 
 
 def test_bad_input_is_refused():

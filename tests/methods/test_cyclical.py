@@ -94,6 +94,15 @@ def test_the_prior_is_the_samplers():
     assert pst.Cyclical(of=pst.SGLD(prior=pst.priors.Normal(3.0))).prior == pst.priors.Normal(3.0)
 
 
+@pytest.mark.parametrize("length, explore, samples", [(30, 0.9, 3), (10, 0.8, 2), (50, 0.9, 5), (37, 0.8, 3)])
+def test_a_cycle_gives_all_its_samples_even_when_it_just_can(length, explore, samples):
+    method = pst.Cyclical(cycles=4, explore=explore, samples=samples)
+    times, pace = method.timetable(plan(4 * length)), method.schedule(plan(4 * length))
+    kept = times.sampled(explore, samples)
+    assert len(kept) == 4 * samples
+    assert all(pace.temperature(step - 1) == 1.0 for step in kept)
+
+
 def test_what_cannot_work_is_refused():
     with pytest.raises(PosterityError, match="leave burn_in, thin and lr_schedule out"):
         pst.Cyclical(of=pst.SGLD(thin=5))
@@ -101,6 +110,9 @@ def test_what_cannot_work_is_refused():
         pst.Cyclical(of=pst.MAP())
     with pytest.raises(PosterityError, match="cycles must be positive"):
         pst.Cyclical(cycles=0)
+    for options in ({"cycles": 2.5}, {"samples": 1.5}):
+        with pytest.raises(PosterityError, match="whole number"):
+            pst.Cyclical(**options)
     with pytest.raises(PosterityError, match="too short for 3 samples"):
         pst.Cyclical().timetable(plan(40))
     with pytest.raises(PosterityError, match="schedule of its own"):

@@ -144,6 +144,11 @@ def test_warm_ups_rise_from_nothing_to_one():
     assert kl_schedule("constant").weight(0, plan()) == 1
 
 
+def test_a_warm_up_longer_than_the_run_is_refused():
+    with pytest.raises(pst.PosterityError, match="never be whole"):
+        LinearKL(fraction=0.75, delay=0.5)
+
+
 def test_a_long_warm_up_has_twenty_stairs():
     weights = [LinearKL(fraction=0.5).weight(s, plan(4000)) for s in range(4000)]
     assert sorted(set(weights)) == pytest.approx([k / 20 for k in range(21)])
@@ -221,7 +226,13 @@ def test_a_pre_trained_network_is_the_start():
 
 @pytest.mark.parametrize(
     "options",
-    [{"init_std": 0.0}, {"mc_samples": 0}, {"temperature": -1.0}, {"kl_schedule": "steep"}, {"free_bits": -1.0}],
+    [
+        {"init_std": 0.0},
+        {"mc_samples": 0},
+        {"temperature": -1.0},
+        {"kl_schedule": "steep"},
+        {"free_bits": float("nan")},
+    ],
 )
 def test_bad_hyper_parameters(options):
     with pytest.raises(pst.PosterityError):

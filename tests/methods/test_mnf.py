@@ -36,7 +36,9 @@ def test_weights_of_a_unit_move_together():
     assert torch.corrcoef(column[:, largest].T)[0, 1].abs() > 0.3
 
 
-@pytest.mark.parametrize("options", [{"hidden": 0}, {"flow_steps": 0}, {"estimator": "flipout"}, {"free_bits": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{"hidden": 0}, {"hidden": 2.5}, {"flow_steps": 1.5}, {"estimator": "flipout"}, {"free_bits": 1.0}]
+)
 def test_bad_hyper_parameters(options):
     with pytest.raises(pst.PosterityError):
         pst.MNF(**options)

@@ -151,6 +151,7 @@ def test_bad_settings_are_refused():
         "unknown ramp": {"ramp": "steep"},
         "start < stop": {"start": 0.5, "stop": 0.5},
         "rounds": {"rounds": 0},
+        "whole number": {"rounds": 2.5},
         "choose one": {"regrow": True, "zeros_stay": True},
     }.items():
         with pytest.raises(PosterityError, match=match):

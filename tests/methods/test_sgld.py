@@ -161,11 +161,14 @@ def test_a_prior_without_ridge_comes_in_through_the_loss():
 def test_what_cannot_work_is_refused():
     with pytest.raises(PosterityError, match="lr must be positive"):
         pst.SGLD(lr=0.0)
-    with pytest.raises(PosterityError, match="temperature"):
-        pst.SGHMC(temperature=-1.0)
+    for temperature in (-1.0, float("nan")):
+        with pytest.raises(PosterityError, match="temperature"):
+            pst.SGHMC(temperature=temperature)
     with pytest.raises(PosterityError, match="samples would come"):
         sampled(pst.SGLD(burn_in=39, thin=1), 40)
-    with pytest.raises(PosterityError, match="falls outside a run of 40 steps"):
+    with pytest.raises(PosterityError, match="thin must be a positive number"):
+        sampled(pst.SGLD(thin=0), 40)
+    with pytest.raises(PosterityError, match="burn_in=50 falls outside a run of 40 steps"):
         sampled(pst.SGLD(burn_in=50, thin=1), 40)
     with pytest.raises(PosterityError, match="the sampler has lr="):
         sampled(pst.SGLD(lr=0.1), 40, lr=0.2)

@@ -78,6 +78,10 @@ def test_phases_begin_after_their_steps():
     collector = pst.SparseVD(clip_start=0.3, finetune=0.1).collector(nn.Linear(1, 1), plan)
     assert isinstance(collector, Phases)
     assert collector.starts == {180: Phase.FROZEN, 60: Phase.CLIPPED}
+    at_once = pst.SparseVD(clip_start=0.0, finetune=0.0).collector(nn.Linear(1, 1), plan)
+    assert at_once.starts == {1: Phase.CLIPPED}  # looked at after each step, so that 0 would be never
+    together = pst.SparseVD(clip_start=0.8999, finetune=0.1).collector(nn.Linear(1, 1), plan)
+    assert together.starts == {180: Phase.FROZEN}
     assert pst.SparseVD(finetune=0.0).collector(nn.Linear(1, 1), plan).starts == {}
 
 

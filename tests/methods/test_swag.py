@@ -193,6 +193,25 @@ def test_frozen_parameters_keep_their_value():
     assert not torch.equal(posterior.sample()["2.weight"], posterior.mean()["2.weight"])
 
 
+def test_a_collector_follows_weights_frozen_later_and_refuses_those_unfrozen():
+    module = network()
+    collector = pst.SWAGCollector(module, rank=3)
+    collector.collect()
+    module[0].requires_grad_(False)
+    with torch.no_grad():
+        module[2].weight.add_(1.0)
+    collector.collect()
+    variance = collector.posterior(pst.likelihoods.Categorical()).variance()
+    torch.testing.assert_close(variance["0.weight"], torch.zeros_like(module[0].weight))
+    assert (variance["2.weight"] > 0.1).all()
+    later = pst.SWAGCollector(module, rank=3)
+    module[0].requires_grad_(True)
+    with pytest.raises(PosterityError, match=r"0\.weight was frozen"):
+        later.collect()
+    with pytest.raises(PosterityError, match="another network or rank"):
+        later.load_state_dict(collector.state_dict())
+
+
 @pytest.mark.parametrize("deviations", ["half", "cpu"])
 def test_deviations_in_half_precision_or_in_main_memory_give_the_same_gaussian(deviations):
     full = pst.fit(network(), pst.SWAG(rank=4), (X, Y), epochs=8, training=QUICK)

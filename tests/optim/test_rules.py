@@ -166,6 +166,8 @@ def test_noisy_kfac_weights_inside_are_matrix_normal():
     assert ((found - expected).abs() / scale).max() < 5 * math.sqrt(2 / len(draws))
 
 
-def test_kfac_refuses_a_precision_by_weight():
+def test_kfac_refuses_a_precision_by_weight_and_a_part_of_a_step():
     with pytest.raises(PosterityError, match="one prior_precision"):
         KFAC(nn.Linear(3, 2), 0.1, 10, prior_precision={"weight": 1.0, "bias": 2.0})
+    with pytest.raises(PosterityError, match="refresh must be a whole number"):
+        KFAC(nn.Linear(3, 2), 0.1, 10, refresh=1.5)

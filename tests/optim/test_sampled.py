@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from posterity.optim import IVON, KFAC, OGN, VOGN, NoisyKFAC
 from posterity.types import PosterityError
@@ -362,3 +363,124 @@ def test_a_parameter_used_outside_its_layer_is_refused():
         net = Borrowed()
         with pytest.raises(PosterityError, match="outside its forward"):
             passes(net, OPTIMIZERS[name](net))
+
+
+@every
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing_changes_nothing(make, reentrant):
+    plain, saving = network(), network()
+    first, second = make(plain), make(saving)
+    steps(plain, first, 3)
+    inputs = INPUTS.clone().requires_grad_()  # a re-entrant checkpoint has gradients of its inputs alone
+    for _ in range(3):
+        with second.sampled_weights():
+            hidden = checkpoint(saving[:3], inputs, use_reentrant=reentrant)
+            F.cross_entropy(saving[3](hidden), TARGETS).backward()
+        second.step()
+    torch.testing.assert_close(weights(saving), weights(plain))
+
+
+def test_noise_that_cannot_be_drawn_leaves_all_groups_as_they_were():
+    net = network()
+    before = weights(net)
+    optimizer = IVON([{"params": net[0].parameters()}, {"params": net[3].parameters()}], lr=0.1, num_data=100)
+    optimizer.param_groups[0]["temperature"] = -1.0  # as a schedule might, by mistake
+    with pytest.raises(ValueError), optimizer.sampled_weights():
+        pass
+    assert torch.equal(weights(net), before)
+
+
+@every
+def test_a_posterior_is_of_the_trained_network_at_its_means(make):
+    net = network()
+    optimizer = make(net)
+    steps(net, optimizer, 1)
+    with pytest.raises(PosterityError, match="not a copy"):
+        optimizer.posterior(copy.deepcopy(net))
+    with pytest.raises(PosterityError, match="leave it first"), optimizer.sampled_weights():
+        optimizer.posterior(net)
+
+
+@every
+def test_a_step_inside_sampled_weights_is_refused_instead_of_lost(make):
+    net = network()
+    optimizer = make(net)
+    passes(net, optimizer)
+    with pytest.raises(PosterityError, match="leave it first"), optimizer.sampled_weights():
+        F.cross_entropy(net(INPUTS), TARGETS).backward()
+        optimizer.step()
+
+
+@every
+def test_parameters_frozen_or_unfrozen_later_are_refused(make):
+    net = network()
+    optimizer = make(net)
+    steps(net, optimizer, 1)
+    before = weights(net)
+    net[0].requires_grad_(False)
+    with pytest.raises(PosterityError, match="frozen after"), optimizer.sampled_weights():
+        F.cross_entropy(net(INPUTS), TARGETS).backward()
+    assert torch.equal(weights(net), before)
+    optimizer = make(net)
+    net[0].requires_grad_(True)
+    with pytest.raises(PosterityError, match="trained now"):
+        passes(net, optimizer)
+
+
+def test_parameters_unfrozen_later_are_trained_in_a_group_of_their_own():
+    net, whole = network(), network()
+    net[0].requires_grad_(False)
+    optimizer = IVON(net.parameters(), lr=0.1, num_data=100)
+    net[0].requires_grad_(True)
+    optimizer.add_param_group({"params": net[0].parameters()})
+    groups = [{"params": whole[2:].parameters()}, {"params": whole[0].parameters()}]
+    reference = IVON(groups, lr=0.1, num_data=100)
+    steps(net, optimizer, 3)
+    steps(whole, reference, 3)
+    assert torch.equal(weights(net), weights(whole))
+    for name in ("vogn", "kfac"):
+        with pytest.raises(PosterityError, match="watches its module"):
+            OPTIMIZERS[name](net).add_param_group({"params": [nn.Parameter(torch.zeros(2).double())]})
+
+
+@every
+def test_zero_grad_forgets_a_pass_that_went_wrong(make):
+    net, other = network(), network()
+    first, second = make(net), make(other)
+    with first.sampled_weights():
+        first.zero_grad()  # inside, as closures do, it forgets nothing
+        (math.nan * F.cross_entropy(net(INPUTS), TARGETS)).backward()
+    first.zero_grad()
+    passes(other, second)  # draws the same noise
+    second.zero_grad()
+    steps(net, first, 1)
+    steps(other, second, 1)
+    assert weights(net).isfinite().all()
+    assert torch.equal(weights(net), weights(other))
+
+
+@every
+def test_copies_are_refused_with_the_way_to_make_them(make):
+    net = network()
+    optimizer = make(net)
+    steps(net, optimizer, 1)
+    with pytest.raises(PosterityError, match="load_state_dict"):
+        copy.deepcopy((net, optimizer))
+    other = copy.deepcopy(net)
+    copied = make(other)
+    copied.load_state_dict(optimizer.state_dict())
+    steps(net, optimizer, 2)
+    steps(other, copied, 2)
+    assert torch.equal(weights(net), weights(other))
+
+
+def test_sparse_gradients_give_ivon_the_same_steps():
+    tables = [nn.Embedding(5, 3, sparse=sparse) for sparse in (False, True)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    for table in tables:
+        optimizer = IVON(table.parameters(), lr=0.1, num_data=100)
+        for _ in range(3):
+            with optimizer.sampled_weights():
+                table(torch.tensor([1, 1, 4])).square().mean().backward()
+            optimizer.step()
+    torch.testing.assert_close(tables[1].weight, tables[0].weight)

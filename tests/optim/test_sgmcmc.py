@@ -3,6 +3,7 @@
 The ends of n chains are n independent draws, so Monte Carlo errors are known: tolerances are five standard errors.
 """
 
+import copy
 import math
 
 import pytest
@@ -231,7 +232,49 @@ def test_bad_input_is_refused(optimizer):
         optimizer(weights, lr=0.0, num_data=10)
     with pytest.raises(PosterityError, match="num_data must be positive"):
         optimizer(weights, lr=0.1, num_data=0)
-    with pytest.raises(PosterityError, match="temperature"):
-        optimizer(weights, lr=0.1, num_data=10, temperature=-1.0)
+    for temperature in (-1.0, math.nan):
+        with pytest.raises(PosterityError, match="temperature"):
+            optimizer(weights, lr=0.1, num_data=10, temperature=temperature)
     with pytest.raises(PosterityError, match="friction"):
         SGHMC(weights, lr=0.1, num_data=10, friction=0.0)
+
+
+@pytest.mark.parametrize("optimizer", [SGLD, PSGLD, SGHMC])
+def test_a_copied_chain_goes_on_as_the_first_would(optimizer):
+    weight = torch.nn.Parameter(torch.ones(3))
+    chain = optimizer([weight], lr=0.1, num_data=10)
+
+    def step(weight, chain):
+        weight.grad = weight.detach().clone()
+        chain.step()
+
+    step(weight, chain)
+    other, copied = copy.deepcopy((weight, chain))
+    for _ in range(2):
+        step(weight, chain)
+        step(other, copied)
+    assert torch.equal(weight, other)
+
+
+def test_groups_added_later_and_foreign_states_are_looked_at():
+    chain = SGLD([torch.nn.Parameter(torch.zeros(3))], lr=0.1, num_data=10)
+    with pytest.raises(PosterityError, match="gaps"):
+        chain.add_param_group({"params": [torch.nn.Parameter(torch.zeros(4, 4)[:, :2])]})
+    with pytest.raises(PosterityError, match="float32 on cpu, "):
+        SGLD([torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(3).double())], lr=0.1, num_data=10)
+    with pytest.raises(PosterityError, match="no generator"):
+        chain.load_state_dict(torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))]).state_dict())
+
+
+@pytest.mark.parametrize("optimizer", [SGLD, PSGLD, SGHMC])
+def test_sparse_gradients_give_the_same_chain(optimizer):
+    tables = [torch.nn.Embedding(5, 3, sparse=sparse) for sparse in (False, True)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    for table in tables:
+        generator = torch.Generator().manual_seed(0)
+        chain = optimizer(table.parameters(), lr=0.1, num_data=10, weight_decay=0.1, generator=generator)
+        for _ in range(3):
+            chain.zero_grad()
+            table(torch.tensor([1, 1, 4])).square().mean().backward()
+            chain.step()
+    torch.testing.assert_close(tables[1].weight, tables[0].weight)

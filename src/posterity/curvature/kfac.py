@@ -155,12 +155,16 @@ def cut_blocks(
 def _watched(
     layer: nn.Module, original: Forward, sink: Sink, sharing: Sharing, edges: list[GradientEdge]
 ) -> Forward:
-    """The layer's forward, which adds A as it goes, and G when the gradient comes back; ``edges`` is where it does."""
+    """The layer's forward, which adds A and G when the gradient comes back; ``edges`` is where it does."""
     moment: Callable[..., Tensor] = _conv_moment if isinstance(layer, _ConvNd) else _linear_moment
 
     @torch.no_grad()
-    def backward(d: Tensor, call: object) -> None:
+    def backward(x: Tensor, d: Tensor, call: object) -> None:
+        # A is added with the first gradient, not in the forward, which gradient checkpointing runs twice.
+        first = sink.label not in sink.shared.reported
         scale = sink.report(call, d)
+        if first:
+            sink.sums["input"].add_(moment(layer, x, sink, sharing), alpha=sink.shared.weight)
         rows = d.flatten(2).mT if isinstance(layer, _ConvNd) else d.reshape(len(d), -1, d.shape[-1])
         rows = rows.sum(1) if sharing == "reduce" else rows.flatten(0, 1)
         rows = rows.to(sink.sums["output"].dtype)
@@ -169,10 +173,8 @@ def _watched(
     def forward(x: Tensor) -> Tensor:
         out = original(x)
         if out.requires_grad:
-            with torch.no_grad():
-                sink.sums["input"].add_(moment(layer, x.detach(), sink, sharing), alpha=sink.shared.weight)
-            call = object()
-            out.register_hook(lambda d: backward(d, call))
+            inputs, call = x.detach(), object()
+            out.register_hook(lambda d: backward(inputs, d, call))
             edges.append(get_gradient_edge(out))
         return out
 

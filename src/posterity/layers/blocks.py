@@ -53,8 +53,12 @@ class Block(nn.Module):
 
     def noisy(self) -> dict[str, Tensor]:
         """What a training pass puts into the network: flat vectors by suffix."""
+        return {"": self.sample()}
+
+    def sample(self) -> Tensor:
+        """One draw of the vector, its fixed entries at their means."""
         draw = self.draw()
-        return {"": draw if self.fixed is None else torch.where(self.fixed, self.mean, draw)}
+        return draw if self.fixed is None else torch.where(self.fixed, self.mean, draw)
 
     def draw(self) -> Tensor:
         """One draw of the whole vector, differentiable."""
@@ -108,7 +112,8 @@ class Diagonal(Block):
     def kl(self) -> Tensor:
         """KL(q‖p), summed."""
         ready, self._ready = self._ready, None
-        if ready and ready[1].requires_grad == torch.is_grad_enabled() and ready[0] == self._stamp():
+        spent = ready and getattr(ready[1].grad_fn, "spent", False)  # by the likelihood's own backward
+        if ready and not spent and ready[1].requires_grad == torch.is_grad_enabled() and ready[0] == self._stamp():
             return ready[1]
         return diagonal_kl(self.mean, self.log_std, self._prior())
 
@@ -217,6 +222,14 @@ class LowRank(Block):
         """The distribution as it is now."""
         return LowRankNormal(self.mean, self.log_std.exp(), self.directions)
 
+    def trained(self) -> LowRankNormal:
+        """The distribution without noise in fixed entries."""
+        if self.fixed is None:
+            return self.family()
+        return LowRankNormal(
+            self.mean, self.log_std.exp().masked_fill(self.fixed, 0.0), self.directions.masked_fill(self.fixed, 0.0)
+        )
+
     def draw(self) -> Tensor:
         """mean + std ⊙ z₁ + Fᵀ z₂."""
         z = self.directions.new_empty(len(self.directions)).normal_()
@@ -224,7 +237,7 @@ class LowRank(Block):
 
     def std(self) -> Tensor:
         """Square roots of the covariance's diagonal."""
-        return self.family().variance().sqrt()
+        return self.trained().variance().sqrt()
 
     def kl(self) -> Tensor:
         """KL(q‖p), summed."""

@@ -172,16 +172,21 @@ class _Start:
                 f"a full covariance of {slots.layout.total:,} weights is too large (at most {LARGEST_FULL:,}): "
                 "select fewer with which='last', or use family='low-rank'"
             )
-        flatten = slots.layout.flatten
-        return family(slots, flatten(means), flatten(stds), self.prior, _padding(slots))
+        flatten, fixed = slots.layout.flatten, _padding(slots)
+        if family is Full and fixed is not None:
+            raise PosterityError(
+                "an embedding's padding row has no noise, and a full covariance has it everywhere: leave the embedding "
+                "out (which=...), or use family='low-rank'"
+            )
+        return family(slots, flatten(means), flatten(stds), self.prior, fixed)
 
 
 def _by_activations(bayesian: Bayesian, found: dict[str, Bayesian], layers: Mapping[type, type]) -> bool:
     """Whether the one module that uses a parameter can take the noise of all its parameters by activations."""
     owner = bayesian.places[0][0]
     siblings = [b for b in found.values() if any(module is owner for module, _ in b.places)]
-    whole = {attribute for b in siblings for _, attribute in b.places} <= {"weight", "bias"}
-    return type(owner) in layers and whole and not any(b.tied for b in siblings)
+    names = {attribute for b in siblings for _, attribute in b.places}
+    return type(owner) in layers and names in ({"weight"}, {"weight", "bias"}) and not any(b.tied for b in siblings)
 
 
 def _say_what_is_drawn(estimator: str, noisy: dict[str, Bayesian], drawn: dict[str, Bayesian]) -> None:

@@ -85,6 +85,7 @@ class _Draw(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_kl: Tensor) -> tuple[Tensor | None, ...]:
         pull, std, narrow, deviation = ctx.saved_tensors
+        ctx.spent = True
         grad_kl = _number(grad_kl)
         factor = grad_kl * ctx.factor
         grad_log_std = _add_product_(deviation * grad, std, narrow, factor).sub_(grad_kl)
@@ -113,6 +114,7 @@ class _Moments(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_variance: Tensor, grad_kl: Tensor) -> tuple[Tensor | None, ...]:
         pull, variance, by_weight = ctx.saved_tensors
+        ctx.spent = True
         grad_kl = _number(grad_kl)
         factor = grad_kl * ctx.factor
         slope = 2 * grad_variance

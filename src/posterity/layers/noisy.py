@@ -2,8 +2,8 @@
 
 A layer of a converted network changes its class and nothing else: its settings, hooks and name stay. For a training
 pass it is given ``weight_mean`` with ``weight_variance`` (local) or ``weight_deviation`` (flipout); without them it is
-the plain layer. Code that reads ``layer.weight`` itself finds None while training, which fails loudly: such a layer
-needs the reparameterised estimator.
+the plain layer. Code that reads ``layer.weight`` itself while training is refused: such a layer needs the
+reparameterised estimator. So is a checkpoint inside the network, which runs a layer again when the pass is over.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from posterity.layers.estimators import (
     local_convolution,
     local_linear,
 )
+from posterity.types import PosterityError
 
 __all__ = ["FLIPOUT", "LOCAL"]
 
@@ -35,39 +36,70 @@ class _Noisy(nn.Module):
     bias_deviation: Tensor | None = None
 
     @property
+    def weight(self) -> Tensor:
+        """The weight, outside a noisy pass."""
+        if self.weight_mean is not None:
+            self._refuse("weight")
+        return cast(Tensor, self._parameters["weight"])
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias, where it is not Bayesian or outside a noisy pass."""
+        if self.bias_mean is not None:
+            self._refuse("bias")
+        return self._parameters["bias"]
+
+    def check_filled(self) -> None:
+        """Refuse a call when the pass is over and the places are empty."""
+        if self._parameters["weight"] is None:
+            self._refuse("weight")
+
+    def _refuse(self, name: str) -> None:
+        kind = next(base for base in type(self).__mro__ if base.__module__.startswith("torch.nn"))
+        raise PosterityError(
+            f"the {name} of a {kind.__name__} layer, whose noise is in its activations, was read outside its forward, "
+            "or by a checkpoint inside the network: leave the layer out (which=...), or, without checkpoints, use "
+            "estimator='reparameterised'"
+        )
+
+    @property
     def center(self) -> Tensor | None:
         """The bias, or its mean where it is Bayesian."""
         return self._parameters["bias"] if self.bias_mean is None else self.bias_mean
 
 
-class _LocalLinear(_Noisy, nn.Linear):
+class _LocalLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
     def forward(self, input: Tensor) -> Tensor:
         if self.weight_mean is None or self.weight_variance is None:
+            self.check_filled()
             return super().forward(input)
         return local_linear(input, self.weight_mean, self.weight_variance, self.center, self.bias_variance)
 
 
-class _FlipoutLinear(_Noisy, nn.Linear):
+class _FlipoutLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
     def forward(self, input: Tensor) -> Tensor:
         if self.weight_mean is None or self.weight_deviation is None:
+            self.check_filled()
             return super().forward(input)
         return flipout_linear(input, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation)
 
 
 class _LocalConvolution(_Noisy):
-    def forward(self, input: Tensor, *output_size: Any) -> Tensor:
+    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
         if self.weight_mean is None or self.weight_variance is None:
-            return super().forward(input, *output_size)  # type: ignore[misc]
-        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size)
+            self.check_filled()
+            return super().forward(input, *output_size, **named)  # type: ignore[misc]
+        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
         out = local_convolution(x, self.weight_mean, self.weight_variance, self.center, self.bias_variance, geometry)
         return out if x.ndim == input.ndim else out.squeeze(0)
 
 
 class _FlipoutConvolution(_Noisy):
-    def forward(self, input: Tensor, *output_size: Any) -> Tensor:
+    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
         if self.weight_mean is None or self.weight_deviation is None:
-            return super().forward(input, *output_size)  # type: ignore[misc]
-        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size)
+            self.check_filled()
+            return super().forward(input, *output_size, **named)  # type: ignore[misc]
+        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
         out = flipout_convolution(
             x, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation, geometry
         )

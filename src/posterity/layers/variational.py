@@ -74,7 +74,7 @@ class Variational(nn.Module):
         """One set of weights of the plain network, by name."""
         params = {name: p.detach() for name, p in self.net.named_parameters()}
         for block in self.blocks:
-            params |= block.slots.layout.unflatten(block.draw())
+            params |= block.slots.layout.unflatten(block.sample())
         return params
 
     @torch.no_grad()
@@ -98,7 +98,11 @@ def variational_parts(module: nn.Module) -> list[Variational]:
 
 
 def kl(module: nn.Module) -> Tensor:
-    """KL(q‖p) of everything Bayesian in a module: a SUM over weights, to be divided by the number of data once."""
+    """KL(q‖p) of everything Bayesian in a module: a SUM over weights, to be divided by the number of data once.
+
+    Add it to the loss and go backward once, or ask for it after the likelihood's own backward: before that it may be
+    part of the last pass, whose graph a backward uses up.
+    """
     return _total([part.kl() for part in variational_parts(module)])
 
 

@@ -36,6 +36,7 @@ __all__ = ["Snapshots", "Times", "Trajectory"]
 
 _BLOCK = {"cpu": 2**17, "cuda": 2**40}
 """Numbers worked on at a time: on a CPU what fits in its cache, on a GPU all there are."""
+_NAMES = ("start", "every")
 _SCRATCH = 2**22
 """Numbers worked on at a time where a deviation cannot be worked out in its row."""
 
@@ -171,6 +172,12 @@ class Trajectory:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up again what was gathered."""
+        expected = (min(state["count"], self.rank), self.layout.total)
+        if tuple(state["rows"].shape) != expected or state["first"].shape != self._first.shape:
+            raise PosterityError(
+                f"the state is of another network or rank: it has {list(state['rows'].shape)} deviations and weights, "
+                f"expected were {list(expected)}"
+            )
         self.count, self._total = state["count"], state["total"]
         self._first.copy_(state["first"])
         self._offset.copy_(state["offset"])
@@ -196,12 +203,17 @@ class Times:
         return step > self.start and (step - self.start) % self.every == 0
 
     @classmethod
-    def of(cls, plan: Plan, start: int | float, every: int | str | None, wanted: int) -> Times:
-        """The times of a plan; ``every=None`` is an epoch, or less where that gives fewer than ``wanted`` looks."""
-        begin = plan.at(start)
+    def of(
+        cls, plan: Plan, start: int | float, every: int | str | None, wanted: int, names: tuple[str, str] = _NAMES
+    ) -> Times:
+        """The times of a plan; ``every=None`` is an epoch, or less where that gives fewer than ``wanted`` looks.
+
+        ``names`` are what a method calls the two, for what is refused.
+        """
+        begin = plan.at(start, names[0])
         if every is None:
             return cls(begin, max(1, min(plan.steps_per_epoch, (plan.steps - begin) // wanted)))
-        return cls(begin, plan.count(every))
+        return cls(begin, plan.count(every, names[1]))
 
     def count(self, steps: int) -> int:
         """How many looks a run of so many steps gives."""

@@ -29,7 +29,7 @@ from posterity.posteriors import Empirical
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams
 from posterity.run import Run
-from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive
+from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive, check_whole
 
 __all__ = ["Cyclical", "FastGeometric", "Snapshot"]
 
@@ -64,7 +64,8 @@ class Cycles:
         kept = set()
         for cycle in range(self.cycles):
             begin, end = self.begin(cycle), self.begin(cycle + 1)
-            kept |= {end - int((1 - explore) * (end - begin) * i / samples) for i in range(samples)}
+            apart = (1 - explore) * (end - begin) / samples
+            kept |= {end - int(apart * i + 1e-9) for i in range(samples)}  # 1 - 0.9 is a little less than 0.1
         return frozenset(kept)
 
 
@@ -89,6 +90,7 @@ class Cyclical(Method):
     peak: float = 1.0
 
     def __post_init__(self) -> None:
+        check_whole(cycles=self.cycles, samples=self.samples)
         check_positive(cycles=self.cycles, samples=self.samples, peak=self.peak)
         check_fraction(explore=self.explore)
         if not isinstance(self.of, Sampler):

@@ -80,7 +80,7 @@ class MeanField(Method):
         check_whole(mc_samples=self.mc_samples)
         check_positive(mc_samples=self.mc_samples, temperature=self.temperature)
         kl_schedule(self.kl_schedule)
-        if self.free_bits < 0:
+        if not self.free_bits >= 0:
             raise PosterityError(f"free_bits must not be negative, got {self.free_bits!r}")
         if not isinstance(self.init_std, Moped | Earlier):
             check_positive(init_std=self.init_std)
@@ -139,8 +139,9 @@ class MeanField(Method):
                 names = block.slots.layout.names
                 return FullGaussian(plain, likelihood, mean, block.family().scale_tril.detach(), names)
             case LowRank() as block:
-                own = block.slots.layout.unflatten(block.log_std.detach().exp())
-                return LowRankGaussian(plain, likelihood, mean, own, block.directions.detach())
+                q = block.trained()
+                own = block.slots.layout.unflatten(q.std.detach())
+                return LowRankGaussian(plain, likelihood, mean, own, q.deviations.detach())
             case Radial():
                 return Implicit(plain, likelihood, module, "radial")
         return DiagonalGaussian(plain, likelihood, mean, std)

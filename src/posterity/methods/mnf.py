@@ -25,7 +25,7 @@ from posterity.methods.mean_field import MeanField
 from posterity.posteriors.implicit import FAMILIES, Implicit
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
-from posterity.types import Batch, PosterityError, check_positive
+from posterity.types import Batch, PosterityError, check_positive, check_whole
 
 __all__ = ["MNF"]
 
@@ -45,6 +45,7 @@ class MNF(MeanField):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_whole(hidden=self.hidden, flow_steps=self.flow_steps)
         check_positive(hidden=self.hidden, flow_steps=self.flow_steps)
         if self.estimator != "auto" or self.family != "diagonal" or self.free_bits:
             raise PosterityError("MNF brings its own estimator and family and has no free bits: leave them out")

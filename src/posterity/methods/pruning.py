@@ -32,7 +32,7 @@ from posterity.methods.base import Method
 from posterity.posteriors import Empirical
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
-from posterity.types import Batch, Params, Plan, PosterityError
+from posterity.types import Batch, Params, Plan, PosterityError, check_whole
 
 __all__ = ["Pruning"]
 
@@ -112,6 +112,7 @@ class Pruning(Method):
             raise PosterityError(f"unknown ramp {self.ramp!r}; there are {', '.join(_RAMPS)}")
         if not 0 <= self.start < self.stop <= 1:
             raise PosterityError(f"expected 0 ≤ start < stop ≤ 1, got start={self.start!r} and stop={self.stop!r}")
+        check_whole(rounds=self.rounds)
         if self.rounds < 1:
             raise PosterityError(f"rounds must be at least 1, got {self.rounds!r}")
         if self.regrow and self.zeros_stay:

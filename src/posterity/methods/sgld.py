@@ -58,7 +58,7 @@ class Sampler(Method):
     def __post_init__(self) -> None:
         if self.lr is not None:
             check_positive(lr=self.lr)
-        if self.temperature < 0:
+        if not self.temperature >= 0:  # NaN would pass for a chain without noise
             raise PosterityError(f"temperature must not be negative, got {self.temperature!r}")
         schedule(self.lr_schedule)
 
@@ -76,7 +76,7 @@ class Sampler(Method):
     def times(self, plan: Plan) -> Times:
         """When samples are kept."""
         burn_in = plan.count(self.burn_in, "burn_in") if isinstance(self.burn_in, str) else self.burn_in
-        return Times.of(plan, burn_in, self.thin, wanted=30)
+        return Times.of(plan, burn_in, self.thin, wanted=30, names=("burn_in", "thin"))
 
     def collector(self, module: nn.Module, plan: Plan) -> Chain:
         """The chain after burn-in, thinned."""

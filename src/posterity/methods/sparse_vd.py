@@ -110,9 +110,11 @@ class SparseVD(MeanField):
 
     def collector(self, module: nn.Module, plan: Plan) -> Phases:
         """What begins clipping and fine-tuning at their steps."""
-        starts = {self._finetune_step(plan): Phase.FROZEN} if self.finetune else {}
+        starts = {}
         if self.clip_start is not None:
-            starts[round(self.clip_start * plan.steps)] = Phase.CLIPPED
+            starts[max(1, round(self.clip_start * plan.steps))] = Phase.CLIPPED  # the first look is after a step
+        if self.finetune:  # comes last: where both fall on one step, what is gone stays gone
+            starts[self._finetune_step(plan)] = Phase.FROZEN
         return Phases(starts)
 
     @torch.no_grad()

@@ -31,7 +31,7 @@ from torch import nn
 
 from posterity.calling import as_batch
 from posterity.methods.collect import Snapshots, Times, Trajectory
-from posterity.methods.swa import SWA, all_means, snapshots, trainable, trajectory_of
+from posterity.methods.swa import SWA, all_means, snapshots, trajectory_of
 from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior, with_bank
 from posterity.posteriors.batchnorm import batchnorm_layers
 from posterity.probability.likelihoods import Likelihood
@@ -132,8 +132,12 @@ class SWAGCollector:
         self.trajectory = snapshots(module, Times(0, 1), rank, **storage(deviations)).trajectory
 
     def collect(self) -> None:
-        """Take a snapshot of the weights as they are now."""
-        self.trajectory.add(trainable(self.module))
+        """Take a snapshot of the weights as they are now; those frozen since the start stay where they are."""
+        params = dict(self.module.named_parameters())
+        new = [name for name, p in params.items() if p.requires_grad and name not in self.trajectory.layout.names]
+        if new:
+            raise PosterityError(f"{new[0]} was frozen when the collector was made, and is trained now: make a new one")
+        self.trajectory.add(params)
 
     def posterior(
         self, likelihood: Likelihood, loader: Iterable[Any] | None = None, draws: int = 32

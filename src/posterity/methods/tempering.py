@@ -54,6 +54,10 @@ class LinearKL(KLSchedule):
 
     def __post_init__(self) -> None:
         check_fraction(fraction=self.fraction, delay=self.delay)
+        if self.delay + self.fraction > 1 + 1e-9:
+            raise PosterityError(
+                f"delay={self.delay!r} and fraction={self.fraction!r} exceed the run: the KL would never be whole"
+            )
 
     def weight(self, step: int, plan: Plan) -> float:
         """From 0 to 1 in a straight line of stairs."""

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from posterity.optim.flat_group import FlatGroup, PerWeight
-from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
+from posterity.optim.prior import Group, scaled_precision, with_prior_gradient
+from posterity.optim.sampled import SampledOptimizer
 from posterity.random import normal_
 from posterity.types import PosterityError, check_fraction, check_positive
 

@@ -31,11 +31,12 @@ from torch import Tensor, nn
 from posterity.curvature.kfac import KroneckerBlock, KroneckerCapture, Sharing, cut_blocks
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.modules import check_training_mode, module_groups
-from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
+from posterity.optim.prior import Group, scaled_precision, with_prior_gradient
+from posterity.optim.sampled import SampledOptimizer
 from posterity.posteriors import KroneckerGaussian, WeightPosterior
 from posterity.posteriors.kronecker import MatrixBlock
 from posterity.probability.likelihoods import Categorical, Likelihood
-from posterity.types import Params, PosterityError, check_fraction, check_positive
+from posterity.types import Params, PosterityError, check_fraction, check_positive, check_whole
 
 
 def damped_roots(A: Tensor, G: Tensor, damping: float) -> tuple[Tensor, Tensor]:
@@ -103,6 +104,7 @@ class KFAC(SampledOptimizer):
     ) -> None:
         if isinstance(prior_precision, Mapping):
             raise PosterityError("K-FAC needs one prior_precision for all weights: one that differs has no factors")
+        check_whole(refresh=refresh)
         check_positive(prior_precision=prior_precision, temperature=temperature, refresh=refresh)
         check_fraction(beta1=beta1, beta2=beta2)
         if not lr >= 0 or not damping >= 0:
@@ -125,6 +127,7 @@ class KFAC(SampledOptimizer):
             prior_mean=prior_mean,
             generator=generator,
         )
+        self._left_out = [p for p in module.parameters() if not p.requires_grad]
         self._capture = KroneckerCapture(module, sharing, self._by_name("square"))
         self._parameters = dict(module.named_parameters())
         self._factors = self._persistent("input_factor", "output_factor")
@@ -195,6 +198,7 @@ class KFAC(SampledOptimizer):
         """A matrix normal for each Linear layer and convolution, or a point without noise."""
         if not self.noisy:
             return super().posterior(module, likelihood)
+        self._check_own(module)
         group, names = self.param_groups[0], {id(p): name for name, p in module.named_parameters()}
         name = {own: names[id(p)] for own, p in self._parameters.items() if id(p) in names}
         scale = math.sqrt(group["temperature"] / group["num_data"])

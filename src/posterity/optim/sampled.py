@@ -25,12 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from posterity.optim.flat_group import FlatGroup, PerWeight
+from posterity.optim.prior import Group
 from posterity.posteriors import DiagonalGaussian, Empirical, WeightPosterior
 from posterity.probability.likelihoods import Categorical, Likelihood
 from posterity.random import generator_for
 from posterity.types import Params, PosterityError
-
-Group = dict[str, Any]
 
 
 class SampledOptimizer(torch.optim.Optimizer):
@@ -47,6 +46,7 @@ class SampledOptimizer(torch.optim.Optimizer):
     """
 
     state_vectors: tuple[str, ...] = ()
+    _capture: Any = None  # what watches the layers of a module, for the optimizers that are given one
     _step_supports_amp_scaling = True  # a GradScaler then comes to step() itself, which refuses it with a sentence
 
     def __init__(
@@ -62,6 +62,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         if not num_data or num_data <= 0:
             raise PosterityError(f"num_data must be the number of training examples, got {num_data!r}")
         self._flat: list[FlatGroup] = []
+        self._left_out: list[Tensor] = []
         self._priors = {"prior_precision": prior_precision, "prior_mean": 0.0 if prior_mean is None else prior_mean}
         self._entries = 0
         self._inside = False
@@ -71,12 +72,15 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: Group) -> None:
         """Add a group as torch does, and lay out its vectors."""
+        if self._capture is not None:
+            raise PosterityError(f"{type(self).__name__} watches its module as it was: make another for new weights")
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         names = group.get("param_names", [f"{len(self._flat)}.{i}" for i in range(len(group["params"]))])
         kept = [(name, p) for name, p in zip(names, group["params"], strict=True) if p.requires_grad]
         if not kept:
             raise PosterityError("a param group has no parameters that need gradients")
+        self._left_out += [p for p in group["params"] if not p.requires_grad]
         group["params"] = [p for _, p in kept]
         if "param_names" in group:
             group["param_names"] = [name for name, _ in kept]
@@ -103,6 +107,11 @@ class SampledOptimizer(torch.optim.Optimizer):
         for i, p in enumerate(flat.params):
             self.state[p].update({name: flat.views(name)[i] for name in names})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Torch would leave out what is ours, and the copy of a watched module would go unwatched."""
+        name = type(self).__name__
+        raise PosterityError(f"{name} is copied by making another for the copied weights, and load_state_dict")
+
     def state_dict(self) -> dict[str, Any]:
         """Torch's own, and the position of the generator where the optimizer owns it."""
         state = super().state_dict()
@@ -127,6 +136,12 @@ class SampledOptimizer(torch.optim.Optimizer):
             self._generator.set_state(state_dict["generator"].cpu())
         self._entries = 0
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch does; between passes, what the step has collected is forgotten, too, as of a loss that is NaN."""
+        super().zero_grad(set_to_none)
+        if not self._inside:
+            self._entries = 0
+
     @contextmanager
     def sampled_weights(self, weight: float = 1.0) -> Iterator[None]:
         """Draw weights, let the caller run one backward pass with them, put the means back, keep the statistics.
@@ -135,16 +150,20 @@ class SampledOptimizer(torch.optim.Optimizer):
             weight: How much this pass counts beside the others of the step, 1 unless micro-batches differ in size; the
                 caller has multiplied the loss by it.
 
-        An exception inside leaves the means in place and discards what the step had collected.
+        An exception inside leaves the means in place and discards what the step had collected. Clip gradients inside:
+        afterwards they are collected, and ``.grad`` is empty.
         """
         if self._inside:
             raise PosterityError("sampled_weights() was entered again before it was left")
+        self._check_trained()
+        with torch.no_grad():
+            for flat in self._flat:  # all, before anything can fail: all are put back
+                flat.read("mean")
         self._inside = True
         finished = False
         try:
             with torch.no_grad():
                 for group, flat in zip(self.param_groups, self._flat, strict=True):
-                    flat.read("mean")
                     self._perturb(group, flat)
                     _drop_gradients(flat)
             with self._watch(weight):
@@ -159,6 +178,14 @@ class SampledOptimizer(torch.optim.Optimizer):
                 self._discard()
         self._collect(weight)
 
+    def _check_trained(self) -> None:
+        """Refuse what was frozen since, which momentum and prior would move, and what would not be trained."""
+        own = {id(p): p for flat in self._flat for p in flat.params}
+        if not all(p.requires_grad for p in own.values()):
+            raise PosterityError("a parameter was frozen after the optimizer was made: make a new one for the others")
+        if any(p.requires_grad and id(p) not in own for p in self._left_out):
+            raise PosterityError("a parameter that was frozen is trained now: make a new optimizer or add a group")
+
     def _discard(self) -> None:
         self._entries = 0
         for flat in self._flat:
@@ -171,7 +198,7 @@ class SampledOptimizer(torch.optim.Optimizer):
             raise PosterityError("no gradient arrived: call loss.backward() inside `with optimizer.sampled_weights()`")
         self._check(with_gradient)
         for group, flat in zip(self.param_groups, self._flat, strict=True):
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in flat.params]
+            gradients = [torch.zeros_like(p) if p.grad is None else _dense(p.grad) for p in flat.params]
             _drop_gradients(flat)
             self._add(group, flat, gradients, weight)
         self._entries += 1
@@ -205,6 +232,7 @@ class SampledOptimizer(torch.optim.Optimizer):
                 f"{type(self).__name__} cannot be stepped by a GradScaler, whose scaling would bias the curvature: "
                 "use bfloat16 autocast without a scaler"
             )
+        self._check_outside("step()")
         loss = None
         if closure is not None:
             with torch.enable_grad(), self.sampled_weights():
@@ -223,6 +251,7 @@ class SampledOptimizer(torch.optim.Optimizer):
             module: The network whose parameters these are.
             likelihood: How targets arise from its outputs; class logits if not given.
         """
+        self._check_own(module)
         likelihood = likelihood or Categorical()
         std = self._stds(module)
         mean = {name: p.detach() for name, p in module.named_parameters()}
@@ -232,6 +261,17 @@ class SampledOptimizer(torch.optim.Optimizer):
         """Mean and marginal variance of every parameter, by name; zero variance where it is deterministic."""
         posterior = self.posterior(module)
         return posterior.mean(), posterior.variance()
+
+    def _check_own(self, module: nn.Module) -> None:
+        """Refuse a network of other parameters, whose posterior would be a point, and means that are a draw."""
+        self._check_outside("posterior()")
+        own = {id(p) for flat in self._flat for p in flat.params}
+        if not any(id(p) in own for p in module.parameters()):
+            raise PosterityError("the module has none of the optimizer's parameters: pass what it trains, not a copy")
+
+    def _check_outside(self, what: str) -> None:
+        if self._inside:
+            raise PosterityError(f"{what} was called in sampled_weights(), where weights are draws: leave it first")
 
     @torch.no_grad()
     def _stds(self, module: nn.Module) -> Params:
@@ -279,30 +319,10 @@ class SampledOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
 
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient  # as of an embedding with sparse=True
+
+
 def _drop_gradients(flat: FlatGroup) -> None:
     for p in flat.params:
         p.grad = None
-
-
-def scaled_precision(group: Group, flat: FlatGroup) -> float | Tensor:
-    """δ̃ = τ δ / N of a group: a number, or a vector where it differs by weight."""
-    scale: float = group["temperature"] / group["num_data"]
-    if group["prior_precision"] is not None:
-        return group["prior_precision"] * scale
-    if flat.prior_scale != scale:
-        torch.mul(flat["prior_precision"], scale, out=flat["scaled_precision"])
-        flat.prior_scale = scale
-    return flat["scaled_precision"]
-
-
-def with_prior_gradient(
-    group: Group, flat: FlatGroup, gradient: Tensor, delta: float | Tensor, out: Tensor, share: float = 1.0
-) -> Tensor:
-    """g + share·δ̃ (m - μ₀), written to ``out``."""
-    if group["prior_mean"] == 0 and isinstance(delta, float):
-        return torch.add(gradient, flat["mean"], alpha=share * delta, out=out)
-    prior_mean = flat["prior_mean"] if group["prior_mean"] is None else group["prior_mean"]
-    offset = torch.sub(flat["mean"], prior_mean, out=flat["offset"])
-    if isinstance(delta, float):
-        return torch.add(gradient, offset, alpha=share * delta, out=out)
-    return torch.addcmul(gradient, offset, delta, value=share, out=out)

@@ -102,18 +102,30 @@ class _Sampler(Optimizer):
         **own: float,
     ) -> None:
         check_positive(lr=lr, num_data=num_data)
-        if temperature < 0 or weight_decay < 0:
+        if not temperature >= 0 or not weight_decay >= 0:  # NaN would pass for no noise
             raise PosterityError(
                 f"temperature and weight_decay must not be negative, got {temperature} and {weight_decay}"
             )
         super().__init__(
             params, {"lr": lr, "num_data": num_data, "temperature": temperature, "weight_decay": weight_decay, **own}
         )
-        weights = [p for group in self.param_groups for p in group["params"]]
+        device = next(p.device for group in self.param_groups for p in group["params"])
+        self.generator = generator if generator is not None else _fresh(device)
+        self._noise: dict[int, tuple[Tensor, Tensors]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What torch copies, and the noise; its buffers are made anew."""
+        return {**super().__getstate__(), "generator": self.generator, "_noise": {}}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group as torch does, of weights that one buffer of noise can serve."""
+        super().add_param_group(param_group)
+        weights = self.param_groups[-1]["params"]
         if any(p.stride() != torch.empty_like(p, device="meta").stride() for p in weights):
             raise PosterityError("a weight is a part of a larger tensor with gaps: give samplers whole tensors")
-        self.generator = generator if generator is not None else _fresh(weights[0].device)
-        self._noise: dict[int, tuple[Tensor, Tensors]] = {}
+        if len(kinds := {(p.dtype, p.device) for p in weights}) > 1:
+            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            raise PosterityError(f"a group's weights must share one type and device, got {found}: make a group of each")
 
     def update(self, group: dict[str, Any], params: Tensors, noise: Tensors) -> None:
         """One step of one group."""
@@ -164,6 +176,8 @@ class _Sampler(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the chain where ``state_dict`` was taken, to the same bits."""
+        if "generator" not in state_dict:
+            raise PosterityError("the state has no generator: it is not one that a sampler's state_dict() gave")
         super().load_state_dict(state_dict)
         for p, kept in self.state.items():  # a file keeps values, not how they lay in memory
             self.state[p] = {name: torch.empty_like(p).copy_(value) for name, value in kept.items()}
@@ -286,7 +300,8 @@ class SGHMC(_Sampler):
 
 
 def _gradients(params: Tensors) -> Tensors:
-    return [p.grad for p in params if p.grad is not None]
+    """Sparse ones, as of an embedding, made whole: noise and prior are everywhere."""
+    return [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in params if p.grad is not None]
 
 
 def _squared_gradient(weight: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from posterity.curvature.squared import SquareCapture
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.modules import check_training_mode, module_groups
-from posterity.optim.sampled import Group, SampledOptimizer, scaled_precision, with_prior_gradient
+from posterity.optim.prior import Group, scaled_precision, with_prior_gradient
+from posterity.optim.sampled import SampledOptimizer
 from posterity.random import normal_
 from posterity.types import PosterityError, check_fraction, check_positive
 
@@ -103,6 +104,7 @@ class VOGN(SampledOptimizer):
             prior_mean=prior_mean,
             generator=generator,
         )
+        self._left_out = [p for p in module.parameters() if not p.requires_grad]
         self._capture = SquareCapture(module, self._by_name("square"))
 
     def _prepare(self, group: Group, flat: FlatGroup) -> None:

@@ -23,6 +23,8 @@ from posterity.types import Inputs, PosterityError, Predictor
 __all__ = ["Stochastic", "dropout_rates", "with_dropout"]
 
 _INSERTED = "input_dropout"
+_LEFT_ON = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase, nn.TransformerEncoderLayer)
+"""What training mode changes by dropout alone; torch's fused encoder layer, in eval mode, would pass over it."""
 
 
 def dropout_rates(module: nn.Module) -> dict[str, float]:
@@ -50,11 +52,16 @@ def with_dropout(module: nn.Module, rates: Mapping[str, float]) -> nn.Module:
 
 
 def _drop_input(layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not args or not isinstance(args[0], Tensor) or not args[0].is_floating_point():
+        raise PosterityError(
+            f"dropout was inserted before a layer, {type(layer).__name__}, whose first input is no tensor of real "
+            "numbers, or goes by keyword: insert it before another layer"
+        )
     return (layer.get_submodule(_INSERTED)(args[0]), *args[1:])
 
 
 class Stochastic(Posterior):
-    """A network whose dropout layers stay on."""
+    """A network whose dropout stays on: in layers of its own, in attention, and between recurrent layers."""
 
     kind = "stochastic"
 
@@ -63,7 +70,7 @@ class Stochastic(Posterior):
         if not dropout_rates(self.module):
             raise PosterityError("the network has no dropout layer, so its forward pass holds no randomness")
         for layer in self.module.modules():
-            layer.training = isinstance(layer, nn.modules.dropout._DropoutNd)
+            layer.training = isinstance(layer, _LEFT_ON)
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """n seeded forward passes."""
