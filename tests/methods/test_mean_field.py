@@ -39,7 +39,10 @@ def exact(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor,
 def fitted(method: MeanField, seed: int = 0, steps: int = 600) -> pst.WeightPosterior:
     x, y = regression()
     training = pst.Training(batch_size=64, lr=0.03, steps=steps, progress=False)
-    module = nn.Linear(x.shape[1], 1, bias=False).double()
+
+    def module() -> nn.Module:  # made inside fit, so that the seed has a say in where it starts
+        return nn.Linear(x.shape[1], 1, bias=False).double()
+
     return pst.fit(
         module, method, (x, y[:, None]), likelihood=pst.likelihoods.Gaussian(NOISE), seed=seed, training=training
     )
