@@ -7,15 +7,21 @@ import statistics
 from pathlib import Path
 
 from benchmarks.quality.gathered import Summary
-from benchmarks.quality.uci import FIGURES, METHODS, NOISE, stored
+from benchmarks.quality.uci import FIGURES, METHODS, NOISE, PLAIN, stored
 
 SOURCE = "Maddox et al. 2019 (SGD, SWAG) and the deterministic and plain VI that they quote"
 REMARKS = (
-    "SWAG meets the published log-likelihood on boston, concrete and energy. It misses it on naval, where the path "
-    "spreads too far even at the smallest of three rates (998 of 1,000 rows lie in the 95% interval) and SGHMC and "
-    "the ensemble pass it, and on yacht, where every row of ours has a lower RMSE and a worse log-likelihood (ours "
-    "have one noise for all inputs). MAP meets SGD's on the same three, and misses naval's by 0.002. SGHMC or the "
-    "ensemble is the best of ours on every set."
+    "The published networks put out the noise's std beside the mean, and so do our rows with a noise by input, for a "
+    "quarter or a half of the steps (which, too, the held-out rows choose), since such a network learns rows and "
+    "noise by heart. With one noise for all inputs SWAG meets the published log-likelihood on boston, concrete and "
+    "energy and misses it on naval and yacht; with a noise by input it meets it on boston, energy and yacht and "
+    "misses concrete's by 0.03. On naval SWAG misses it either way and is behind MAP, perhaps because these weights "
+    "must be very exact and the path learns little at a rate small enough for them; its rates there are around what "
+    "held-out rows chose (with some above or below them it had 6.32 and 6.06). MAP and the ensemble with a noise by "
+    "input pass the published figures there (6.79 and 7.06), and the ensemble yacht's (0.19). Where SGD was "
+    "published, MAP meets it with one of the two noises on all sets but yacht. On energy a noise by input does harm. "
+    "Rates below the three of the other sets were tried on yacht, concrete and energy, too: 8 of 60 splits chose "
+    "them, and the test figures moved by -0.11, -0.03 and +0.03."
 )
 PUBLISHED = {  # log-likelihood of SGD, SWAG, DVI, VI; RMSE of SGD, SWAG; SWAG's coverage of the 95% interval
     "boston": ((-2.752, -2.761, -2.41, -2.43), (3.504, 3.517), 0.986),
@@ -38,14 +44,14 @@ def read(results: Path) -> dict[str, dict[str, dict]]:
 
 def summaries(results: Path) -> dict[str, Summary]:
     """Means over splits by set and method; the spread is the standard error, since splits differ in difficulty."""
-    return {
-        f"uci {name}": {
-            title: {figure: mean_error(run["splits"][figure]) for figure in FIGURES}
-            | {"seconds": {"mean": run["seconds"]["training"], "std": 0.0, "seeds": 1}}
-            for title, run in runs.items()
-        }
-        for name, runs in read(results).items()
-    }
+    found = read(results)
+    return {f"uci {name}": {title: means(title, run) for title, run in runs.items()} for name, runs in found.items()}
+
+
+def means(title: str, run: dict) -> dict[str, dict[str, float]]:
+    """Figures of a method, and its seconds where it had all of the steps."""
+    found = {figure: mean_error(run["splits"][figure]) for figure in FIGURES}
+    return found | ({"seconds": {"mean": run["seconds"]["training"], "std": 0.0, "seeds": 1}} if title in PLAIN else {})
 
 
 def mean_error(values: list[float]) -> dict[str, float]:
