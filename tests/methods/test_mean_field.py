@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -36,9 +38,9 @@ def exact(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor,
     return mean, precision, evidence.item()
 
 
-def fitted(method: MeanField, seed: int = 0, steps: int = 600) -> pst.WeightPosterior:
+def fitted(method: MeanField, seed: int = 0, **training) -> pst.WeightPosterior:
     x, y = regression()
-    training = pst.Training(batch_size=64, lr=0.03, steps=steps, progress=False)
+    training = pst.Training(**{"batch_size": 64, "lr": 0.03, "steps": 600, "progress": False} | training)
 
     def module() -> nn.Module:  # made inside fit, so that the seed has a say in where it starts
         return nn.Linear(x.shape[1], 1, bias=False).double()
@@ -105,9 +107,10 @@ def test_the_bound_takes_each_draw_with_its_own_statistics_and_the_weights_of_ex
 
 @pytest.mark.slow
 def test_a_trained_full_covariance_reaches_the_evidence():
+    """The shortfall is KL(q‖exact), which the noise of the draws leaves open: 0.007 nats with 8 of them a step."""
     x, y = regression()
     evidence = exact(x, y)[2]
-    full = fitted(method(family="full"), steps=6000)
+    full = fitted(replace(method(family="full"), mc_samples=64), steps=4000, batch_size=len(x), lr=0.01)
     bound = evidence_bound(full, priors.Normal(PRIOR), [pst.types.Batch(x, y[:, None])], draws=20_000)
     assert bound == pytest.approx(evidence, abs=1e-3)
 
