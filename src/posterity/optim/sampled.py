@@ -180,10 +180,10 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def _check_trained(self) -> None:
         """Refuse what was frozen since, which momentum and prior would move, and what would not be trained."""
-        own = {id(p): p for flat in self._flat for p in flat.params}
-        if not all(p.requires_grad for p in own.values()):
+        if not all(p.requires_grad for flat in self._flat for p in flat.params):
             raise PosterityError("a parameter was frozen after the optimizer was made: make a new one for the others")
-        if any(p.requires_grad and id(p) not in own for p in self._left_out):
+        thawed = [p for p in self._left_out if p.requires_grad]  # rarely any, and a group may have been added
+        if thawed and not {id(p) for p in thawed} <= {id(p) for flat in self._flat for p in flat.params}:
             raise PosterityError("a parameter that was frozen is trained now: make a new optimizer or add a group")
 
     def _discard(self) -> None:
