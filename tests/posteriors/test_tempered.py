@@ -72,7 +72,7 @@ def test_many_draws_are_averaged_before_they_are_judged(inputs):
     )
     y = labels(tempered(q, 2.0), inputs)
     found = temper(q, (inputs, y))
-    assert found.likelihood.temperature == pytest.approx(2.0, rel=0.05)
+    assert found.likelihood.temperature == pytest.approx(2.0, abs=0.4)  # four standard errors of 4,000 labels
     assert isinstance(found, DiagonalGaussian)  # it can still be pruned, or become a prior
     before, after = (evaluate(p, (inputs, y), resamples=0) for p in (q, found))
     assert after["nll"] < before["nll"] and after["ece"] < before["ece"]
