@@ -44,7 +44,8 @@ NOISE = {"boston": 0.3, "concrete": 0.3, "energy": 0.05, "naval": 0.02, "wine": 
 LADDER = torch.tensor([0.3, 0.44, 0.67, 1.0, 1.5, 2.25])
 FIGURES = ("rmse", "nll", "coverage_90", "coverage_95")
 SWAG_RATES = (1e-3, 3e-3, 1e-2)
-SWAG_RATES_OF = {"naval": (3e-5, 1e-4, 3e-4)}  # where every split had chosen the smallest of the others
+SWAG_RATES_OF = {"naval": (1e-4, 3e-4, 1e-3)}  # where every split had chosen the smallest of the others
+SWAG_START_OF = {"naval": 0.9}  # half of the run is too short to learn naval, whose weights must be very exact
 BY_INPUT_RATES = (1e-4, 3e-4, *SWAG_RATES)
 STEPS = 8000
 STEPS_OF = {"naval": 30000, "wine": 2000}  # naval's features are all but linear in each other; wine is mostly noise
@@ -85,6 +86,7 @@ def settings(title: str, name: str) -> list[Setting]:
     """What the held-out part of a set chooses from; samplers' steps and curvatures scale with the noise variance."""
     noise, by_input = NOISE[name], title.endswith(BY_INPUT)
     swag_rates = BY_INPUT_RATES if by_input else SWAG_RATES_OF.get(name, SWAG_RATES)
+    swag = pst.SWAG(rank=20, start=SWAG_START_OF.get(name, 0.5))
     priors = [pst.priors.Normal(std) for std in (0.4, 1.0)]
     curvature, least = noise**-2, (noise * float(LADDER[0])) ** 2  # the smallest noise has the steepest likelihood
     rows = {
@@ -93,7 +95,7 @@ def settings(title: str, name: str) -> list[Setting]:
         "MeanField": [
             Setting(pst.MeanField(prior=p, init_std=0.05, estimator="reparameterised"), 0.01) for p in priors
         ],
-        "SWAG": [Setting(pst.SWAG(prior=p, rank=20, lr=lr), 0.01) for p in priors for lr in swag_rates],
+        "SWAG": [Setting(replace(swag, prior=p, lr=lr), 0.01) for p in priors for lr in swag_rates],
         "VOGN": [Setting(pst.VOGN(prior=p, init_precision=curvature, beta2=0.999), 0.1) for p in priors],
         "IVON": [
             Setting(pst.IVON(prior=p, hess_init=curvature, beta2=0.999, rescale_lr=False, clip_radius=1.0), lr)
