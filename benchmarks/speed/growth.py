@@ -132,7 +132,7 @@ def exponent(x: list[float], y: list[float]) -> float:
 
 
 def weights(bench: Bench) -> None:
-    """A training step from 10⁴ weights to 10⁷, on a GPU to 10⁸; beside it the floor of Adam's."""
+    """A training step from 10⁴ weights to 10⁸; beside it the floor of Adam's."""
     rates(bench)
 
     def floor(count: float) -> Row:
@@ -141,8 +141,7 @@ def weights(bench: Bench) -> None:
         return Row(seconds(bench.figures, flops, own), 1.0, None)
 
     lines = {name: lambda count, make=make: fit_step(bench, make(), count) for name, make in METHODS.items()}
-    sizes = [1e4, 1e5, 1e6, 3e6, 1e7, *([3e7, 1e8] if bench.device.type == "cuda" else [])]
-    grow(bench, "weights", {**lines, "floor": floor}, sizes)
+    grow(bench, "weights", {**lines, "floor": floor}, [1e4, 1e5, 1e6, 3e6, 1e7, 3e7, 1e8])
 
 
 def batch(bench: Bench) -> None:
