@@ -52,6 +52,18 @@ def test_confidence_of_one_belongs_to_the_last_bin():
     assert max_calibration_error(probs, targets, bins=10).item() == pytest.approx(abs(1 - 1.95) / 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tenth_belongs_to_the_bin_that_begins_there(dtype):
+    """0.7 and 0.9 in single precision are a little less, and three tenths in double a little more than 0.3."""
+    for k in range(5, 10):
+        probs = torch.tensor([[k / 10, 1 - k / 10]], dtype=dtype)
+        assert reliability(probs, [0], bins=10).count.index(1) == k
+    probs = torch.tensor([[0.3, 0.7], [0.2, 0.8]], dtype=dtype)
+    _, counts = classwise_gaps(probs, [0, 1])
+    assert counts[0].nonzero().flatten().tolist() == [2, 3]
+    assert counts[1].nonzero().flatten().tolist() == [7, 8]
+
+
 @pytest.mark.parametrize("bins", [7, 15])
 def test_agrees_with_torchmetrics(bins):
     probs, targets = honest(3000)
