@@ -98,6 +98,15 @@ def test_max_drop_keeps_no_more_than_it_must():
     assert sum(layer.kept for layer in strict.layers) < sum(layer.kept for layer in small.compression.layers)
 
 
+def test_labels_in_a_column_are_the_same_labels():
+    """Each was compared with every answer: an accuracy of 66, by which max_drop then pruned."""
+    x, y = examples()
+    q = posterior()
+    expected = compress(q, max_drop=0.1, validation=[(x, y)]).compression
+    found = compress(q, max_drop=0.1, validation=[(x, y[:, None])]).compression
+    assert found.accuracy == expected.accuracy and found.ratio == expected.ratio
+
+
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 def test_one_logit_is_right_where_its_sign_is(shape):
     x = torch.randn(500, 16, generator=torch.Generator().manual_seed(3))

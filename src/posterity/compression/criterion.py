@@ -94,8 +94,8 @@ def accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
                 raise PosterityError("accuracy needs integer labels, got targets of type " + str(batch.targets.dtype))
             outputs = calling.call(network, calling.map_inputs(batch.inputs, lambda tensor: tensor.to(device)))
             one_logit = outputs.numel() == batch.targets.numel()  # as Bernoulli has: the highest of one is no choice
-            labels = (outputs > 0).view(batch.targets.shape) if one_logit else outputs.argmax(-1)
-            right += int((labels.cpu() == batch.targets.cpu()).sum())
+            labels = outputs > 0 if one_logit else outputs.argmax(-1)
+            right += int((labels.cpu() == batch.targets.cpu().view_as(labels)).sum())  # labels may come as [B, 1]
             total += batch.targets.numel()
     if total == 0:
         raise PosterityError("the validation data is empty")
