@@ -92,7 +92,7 @@ def compress(
     dense, variance = _network_and_variance(subject)
     device = device_of(dense)
     example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))
-    chosen = choose(criterion, dense, variance, validation)
+    chosen = choose(criterion, dense, variance, validation, example)
     pruned = masks.apply(dense, chosen)
     packed = files.pack(silenced(pruned, example), _bits(pruned, variance, bits))
     masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
