@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity import calling, masks
+from posterity.data.pieces import pieces
 from posterity.masks import Masks
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning
 
@@ -46,7 +47,7 @@ class Criterion:
 
 
 def choose(
-    criterion: Criterion, dense: nn.Module, variance: Params, validation: Iterable[Any] | None, example: Inputs
+    criterion: Criterion, dense: nn.Module, variance: Params, validation: Any, example: Inputs
 ) -> Masks:
     """Which weights stay."""
     params = dict(dense.named_parameters())
@@ -101,7 +102,7 @@ def _masks_at_threshold(params: Mapping[str, Tensor], variance: Params, threshol
 
 
 def _fraction_for_drop(
-    dense: nn.Module, scores: Params, criterion: Criterion, validation: Iterable[Any] | None
+    dense: nn.Module, scores: Params, criterion: Criterion, validation: Any
 ) -> float:
     if validation is None or criterion.max_drop is None:
         raise PosterityError("max_drop needs validation data: give validation=")
@@ -113,12 +114,12 @@ def _fraction_for_drop(
     return masks.smallest_keep(accuracy_with, floor)
 
 
-def accuracy(network: nn.Module, batches: Iterable[Any]) -> float:
+def accuracy(network: nn.Module, data: Any) -> float:
     """The fraction of labels that are the highest output, or the sign of the one logit there is for each."""
     right = total = 0
     device = device_of(network)
     with torch.no_grad():
-        for batch in map(calling.as_batch, batches):
+        for batch in pieces(data, size=1):
             if batch.targets.is_floating_point():
                 raise PosterityError("accuracy needs integer labels, got targets of type " + str(batch.targets.dtype))
             outputs = calling.call(network, calling.map_inputs(batch.inputs, lambda tensor: tensor.to(device)))
