@@ -47,6 +47,12 @@ def test_hand_worked_equal_mass_bins():
     assert len(equal_mass(torch.ones(100), 10)) == 2  # all the same: one bin
 
 
+def test_bins_of_equal_mass_of_very_many_pixels():
+    """torch's own quantiles end at sixteen million numbers: some 256 pictures of 256 × 256 pixels."""
+    values = torch.arange(2**24 + 1, dtype=torch.float32) / 2**24
+    assert equal_mass(values, 4).tolist() == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+
+
 def test_confidence_of_one_belongs_to_the_last_bin():
     probs, targets = of_confidence([1.0, 0.95], [False, True])
     assert max_calibration_error(probs, targets, bins=10).item() == pytest.approx(abs(1 - 1.95) / 2)

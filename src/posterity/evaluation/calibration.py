@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,7 +43,8 @@ def equal_width(bins: int) -> Tensor:
 
 def equal_mass(values: Tensor, bins: int) -> Tensor:
     """Edges between which equally many of ``values`` lie; fewer bins where many values are the same."""
-    inner = torch.quantile(values.double(), equal_width(bins)[1:-1])
+    levels = equal_width(bins)[1:-1].numpy()
+    inner = torch.from_numpy(np.quantile(values.double().numpy(), levels))  # torch's own has a largest size
     return torch.cat([torch.zeros(1), inner.unique(), torch.ones(1)]).unique()
 
 
