@@ -258,6 +258,8 @@ def test_ewc_adds_fisher_information_times_its_strength():
     posterior = pst.posteriors.DiagonalGaussian(net, pst.likelihoods.Categorical(), mean, std)
     prior = strategy.prior_after(posterior, base)
     torch.testing.assert_close(prior.at("0.weight").precision, torch.full_like(mean["0.weight"], 1 + 5 * 3))
+    for name, weights in mean.items():  # a weight that no data hold was to become five times as large
+        torch.testing.assert_close(prior.at(name).mean, weights)
 
 
 def test_a_stream_that_is_not_a_list_is_learned_as_it_comes():
