@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -100,10 +101,16 @@ def find_device(name: torch.device | str) -> torch.device:
 def copied(module: nn.Module) -> nn.Module:
     """A copy of the user's network, which is never changed itself; one that could not be copied later is refused."""
     for name, part in module.named_modules():
-        if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in part._forward_pre_hooks.values()):
+        where, hooks = f"layer {name!r}" if name else "the network", part._forward_pre_hooks.values()
+        if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in hooks):
             raise PosterityError(
-                f"{f'layer {name!r}' if name else 'the network'} has torch.nn.utils' old weight or spectral norm, and "
-                "cannot be copied after a call: use the one of torch.nn.utils.parametrizations"
+                f"{where} has torch.nn.utils' old weight or spectral norm, and cannot be copied after a call: use the "
+                "one of torch.nn.utils.parametrizations"
+            )
+        if any(isinstance(hook, BasePruningMethod) for hook in hooks):
+            raise PosterityError(
+                f"{where} is masked by torch.nn.utils.prune, and cannot be copied: make its zeros its own first, by "
+                "torch.nn.utils.prune.remove(layer, 'weight')"
             )
     return copy.deepcopy(module)
 

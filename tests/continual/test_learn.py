@@ -17,6 +17,7 @@ from posterity.continual.heads import unused_rows
 from posterity.continual.judge import judged
 from posterity.continual.memory import k_centres
 from posterity.continual.result import average, backward_transfer, forgetting, forward_transfer
+from posterity.continual.strategy import Past
 from posterity.posteriors import Empirical
 
 FAST = pst.Training(batch_size=32, progress=False)
@@ -85,6 +86,33 @@ def test_numbers_are_judged_in_either_shape(shape):
     found = judged(q, (x, y.view(shape)), 1)
     assert found["rmse"] == pytest.approx(0.3, rel=1e-5)
     assert found["nll"] == pytest.approx(0.5 * 0.36 + math.log(0.5) + 0.5 * math.log(2 * math.pi), rel=1e-5)
+
+
+def test_words_are_judged_one_by_one():
+    """Streams of sentences with a class for each word were refused."""
+    q = Empirical(nn.Linear(4, 3), pst.likelihoods.Categorical(), [dict(nn.Linear(4, 3).named_parameters())])
+    x, y = torch.randn(10, 5, 4), torch.randint(3, (10, 5))
+    assert judged(q, (x, y), 1) == judged(q, (x.flatten(0, 1), y.flatten()), 1)
+
+
+def test_what_is_held_of_words_is_the_sum_over_them():
+    """As many sentences as words: weights of the one were taken for those of the other."""
+    x, y, layer = torch.randn(5, 5, 4), torch.zeros(5, 5).long(), nn.Linear(4, 3).requires_grad_(False)
+    q = Empirical(layer, pst.likelihoods.Categorical(), [dict(layer.named_parameters())])
+    past = Past(pst.priors.Normal(), q, memory=[(x[:2], y[:2]), (x[2:], y[2:])], sizes=[20, 60], heads=[None, None])
+    held = Functional().method_for(past, q.likelihood)
+    entropy = torch.special.entr(layer(x).softmax(-1)).sum((1, 2))
+    expected = 10 * entropy[:2].sum() + 20 * entropy[2:].sum()
+    prior = pst.MAP().penalty(layer, 1.0)
+    assert float(held.penalty(layer, 1.0) - prior) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_k_centres_of_tokens_and_tasks_of_numpy_arrays():
+    x, y = torch.tensor([[0, 1], [0, 2], [0, 9]]), torch.tensor([0, 1, 0])
+    assert sorted(k_centres(x, 2, torch.Generator().manual_seed(0)).tolist())[-1] == 2
+    task = Task("arrays", (x.double().numpy(), y.numpy()), (x.double().numpy(), y.numpy()))
+    learned = continual.learn(nn.Linear(2, 2).double(), FineTuning(), [task], epochs=1, training=FAST)
+    assert learned.rows[0]["accuracy"][0] is not None
 
 
 def test_k_centres_take_the_farthest_in_turn():
@@ -230,6 +258,8 @@ def test_ewc_adds_fisher_information_times_its_strength():
     posterior = pst.posteriors.DiagonalGaussian(net, pst.likelihoods.Categorical(), mean, std)
     prior = strategy.prior_after(posterior, base)
     torch.testing.assert_close(prior.at("0.weight").precision, torch.full_like(mean["0.weight"], 1 + 5 * 3))
+    for name, weights in mean.items():  # a weight that no data hold was to become five times as large
+        torch.testing.assert_close(prior.at(name).mean, weights)
 
 
 def test_a_stream_that_is_not_a_list_is_learned_as_it_comes():

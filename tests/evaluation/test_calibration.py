@@ -47,9 +47,27 @@ def test_hand_worked_equal_mass_bins():
     assert len(equal_mass(torch.ones(100), 10)) == 2  # all the same: one bin
 
 
+def test_bins_of_equal_mass_of_very_many_pixels():
+    """torch's own quantiles end at sixteen million numbers: some 256 pictures of 256 × 256 pixels."""
+    values = torch.arange(2**24 + 1, dtype=torch.float32) / 2**24
+    assert equal_mass(values, 4).tolist() == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+
+
 def test_confidence_of_one_belongs_to_the_last_bin():
     probs, targets = of_confidence([1.0, 0.95], [False, True])
     assert max_calibration_error(probs, targets, bins=10).item() == pytest.approx(abs(1 - 1.95) / 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tenth_belongs_to_the_bin_that_begins_there(dtype):
+    """0.7 and 0.9 in single precision are a little less, and three tenths in double a little more than 0.3."""
+    for k in range(5, 10):
+        probs = torch.tensor([[k / 10, 1 - k / 10]], dtype=dtype)
+        assert reliability(probs, [0], bins=10).count.index(1) == k
+    probs = torch.tensor([[0.3, 0.7], [0.2, 0.8]], dtype=dtype)
+    _, counts = classwise_gaps(probs, [0, 1])
+    assert counts[0].nonzero().flatten().tolist() == [2, 3]
+    assert counts[1].nonzero().flatten().tolist() == [7, 8]
 
 
 @pytest.mark.parametrize("bins", [7, 15])

@@ -148,3 +148,22 @@ def test_diversity_counts_every_word_and_takes_yes_and_no_in_either_shape():
     for shape in ((4,), (4, 1)):
         found = diversity(logit, (x.view(4, 3), torch.tensor([0, 0, 0, 1]).view(shape)))
         assert found.accuracy.tolist() == [0.75, 0.25]
+
+
+def test_chains_over_words_and_over_several_numbers():
+    """Each word's classes are compared by themselves, and each number: they were as one row, of total variation 1.0."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(10, 5, 4, generator=generator, dtype=torch.float64)
+
+    def chains(outputs, likelihood):
+        module = nn.Linear(4, outputs, bias=False).double()
+        draws = torch.randn(2, 6, outputs, 4, generator=generator, dtype=torch.float64)
+        return Mixture([Empirical(module, likelihood, [{"weight": w} for w in chain]) for chain in draws]), draws
+
+    words, _ = chains(3, pst.likelihoods.Categorical())
+    each = diagnose(words, (x.flatten(0, 1), torch.zeros(50).long()))
+    assert diagnose(words, (x, torch.zeros(10, 5).long())) == each
+    numbers, draws = chains(3, pst.likelihoods.Gaussian(std=1.0))
+    means = torch.einsum("csoi,ni->csno", draws, x[:, 0])
+    apart = (means[0].mean(0) - means[1].mean(0)).abs() / means.std((0, 1))
+    assert diagnose(numbers, (x[:, 0], torch.zeros(10, 3))).disagreement == pytest.approx(float(apart.mean()))

@@ -92,6 +92,19 @@ def test_equally_confident_examples_share_their_errors():
     assert aurc(probs.flip(0), targets.flip(0)).item() == pytest.approx(by_hand)
 
 
+def test_risk_and_coverage_of_repeated_examples():
+    """Of a resampled test set each copy of an example is a step of its own: it was taken as one, off by 9e-4."""
+    generator = torch.Generator().manual_seed(4)
+    probs = torch.randn(500, 3, generator=generator, dtype=torch.float64).softmax(1)
+    probs = (probs * 30).round() / 30  # ties among different examples, too
+    probs[:, 2] = 1 - probs[:, :2].sum(1)
+    targets = torch.randint(3, (500,), generator=generator)
+    counts = torch.randint(0, 4, (2, 500), generator=generator)
+    for own, found in zip(counts, aurc(probs, targets, weights=counts.float()), strict=True):
+        rows = torch.arange(500).repeat_interleave(own)
+        assert found.item() == pytest.approx(aurc(probs[rows], targets[rows]).item(), rel=1e-12)
+
+
 def test_misclassification_auroc_is_right_against_wrong():
     generator = torch.Generator().manual_seed(0)
     probs = torch.randn(300, 3, generator=generator).softmax(1)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from posterity.evaluation import scores
+from posterity.evaluation import calibration, scores, selective
 from posterity.prediction import Classification
 from posterity.types import PosterityError
 
@@ -120,3 +120,15 @@ def test_bad_input(probs, targets, sentence):
 def test_weights_of_another_length():
     with pytest.raises(PosterityError, match="4 examples need weights"):
         scores.nll(HAND, TRUTH, torch.ones(3))
+
+
+def test_weights_of_whole_numbers_are_repetitions():
+    """They made the scores whole numbers, too: an NLL of 1.27 was 0.81, and every calibration error 0."""
+    probs, targets = simulated(50)
+    counts = torch.randint(0, 4, (50,), generator=torch.Generator().manual_seed(1))
+    rows = torch.arange(50).repeat_interleave(counts)
+    figures = (scores.nll, scores.brier, calibration.ece, selective.misclassification_auroc)
+    for figure in figures:
+        repeated = figure(probs[rows], targets[rows]).item()
+        for weights in (counts, counts.tolist(), counts.numpy()):
+            assert figure(probs, targets, weights=weights).item() == pytest.approx(repeated, rel=1e-12)

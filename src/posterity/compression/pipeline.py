@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from posterity.compression.layers import SparseLinear, with_faster_layers
 from posterity.compression.report import Compression, LayerReport
 from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import Network, trace
+from posterity.data.pieces import pieces
 from posterity.files import write_state
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.mixture import Mixture
@@ -63,7 +64,7 @@ def compress(
     keep: float | None = None,
     max_drop: float | None = None,
     per_layer: bool = False,
-    validation: Iterable[Any] | None = None,
+    validation: Any = None,
     example: Inputs | None = None,
     bits: Bits | Literal["variance"] = None,
 ) -> CompressedNetwork:
@@ -77,7 +78,7 @@ def compress(
         keep: Keep this fraction of the weights.
         max_drop: Keep as few as lose at most this much validation accuracy.
         per_layer: Count ``keep`` and ``max_drop`` within each layer.
-        validation: Batches of (inputs, labels), iterable again and again; its accuracies go into the report.
+        validation: (inputs, labels), a Dataset, a loader or a list of batches; its accuracies go into the report.
         example: Inputs to trace and time with; taken from the posterior or the validation data if not given.
         bits: Quantise the weights to so many bits, all or by name; ``"variance"`` takes what the posterior's own
             spread makes worth storing (``bits_from_variance``).
@@ -92,7 +93,8 @@ def compress(
     dense, variance = _network_and_variance(subject)
     device = device_of(dense)
     example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))
-    chosen = choose(criterion, dense, variance, validation)
+    _check_called(dense, example)
+    chosen = choose(criterion, dense, variance, validation, example)
     pruned = masks.apply(dense, chosen)
     packed = files.pack(silenced(pruned, example), _bits(pruned, variance, bits))
     masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
@@ -129,19 +131,27 @@ def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Pa
     return dense, {name: value for name, value in subject.variance().items() if bool(value.any())}
 
 
-def _example(subject: Posterior | nn.Module, validation: Iterable[Any] | None, example: Inputs | None) -> Inputs:
+def _example(subject: Posterior | nn.Module, validation: Any, example: Inputs | None) -> Inputs:
     """Inputs to trace and time with, wherever they can be had."""
     if example is not None:
         return example
     if validation is not None:
-        first = next(iter(validation), None)
+        first = next(pieces(validation, size=1), None)
         if first is None:
             raise PosterityError("the validation data is empty")
-        return calling.as_batch(first).inputs
+        return calling.map_inputs(first.inputs, lambda tensor: tensor[: max(_BATCHES)])
     spec = getattr(subject, "inputs", None)
     if spec is None:
         raise PosterityError("compress needs inputs to trace the network with: give example= or validation=")
     return made_up(spec)
+
+
+def _check_called(dense: nn.Module, example: Inputs) -> None:
+    try:
+        calling.call(dense, example)
+    except Exception as error:  # whatever the user's forward raises
+        reason = str(error).partition("\n")[0]
+        raise PosterityError(f"the network cannot be called with these inputs: {reason}") from error
 
 
 def made_up(spec: InputSpec) -> Inputs:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from posterity.continual.memory import Memory
 from posterity.continual.strategy import Past, Strategy
 from posterity.methods import MAP, Method
+from posterity.probability.likelihood import per_example
 from posterity.probability.likelihoods import Categorical, Likelihood, MultiHead
 from posterity.types import PosterityError, check_positive
 
@@ -71,7 +72,7 @@ def _other_heads(past: Past, likelihood: Likelihood, logits: Tensor) -> Tensor:
     for head, (_, targets) in zip(past.heads, past.memory, strict=True):
         rows = slice(start, start := start + len(targets))
         other[rows] = True
-        other[rows, list(head or ())] = False
+        other[rows, ..., list(head or ())] = False
     return other
 
 
@@ -88,7 +89,7 @@ class _Held(MAP):
         """Σ weight · KL(p̂ ‖ p_w), up to the entropy of p̂, and the base prior."""
         log_probs = module(self.inputs).masked_fill(self.other, -math.inf).log_softmax(-1)
         kept = -(self.probs * log_probs.masked_fill(self.other, 0.0)).sum(-1)
-        return super().penalty(module, temperature) + (self.weights * kept).sum()
+        return super().penalty(module, temperature) + (self.weights * per_example(kept)).sum()
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{f.name} {float(getattr(self, f.name).double().mean()):.9g}" for f in fields(self)[1:])

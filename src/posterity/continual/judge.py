@@ -41,6 +41,6 @@ def judged(posterior: Posterior, test: Pair, draws: int, asked: Likelihood | Non
         squares = torch.cat([(p.mean - y.view_as(p.mean)).square().flatten() for p, y in parts])
         log_density = torch.cat([p.log_prob(y) for p, y in parts])
         return {"rmse": float(squares.mean().sqrt()), "nll": -float(log_density.mean())}
-    probs = torch.cat([p.probs for p, _ in parts]).cpu()
-    labels = torch.cat([y for _, y in parts]).cpu()
+    probs = torch.cat([p.probs.flatten(0, -2) for p, _ in parts]).cpu()  # words and pixels count each
+    labels = torch.cat([y.flatten() for _, y in parts]).cpu()
     return {name: float(score(probs, labels)) for name, score in (("accuracy", accuracy), ("nll", nll), ("ece", ece))}

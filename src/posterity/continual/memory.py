@@ -26,7 +26,7 @@ def random_rows(inputs: Tensor, size: int, generator: torch.Generator) -> Tensor
 
 def k_centres(inputs: Tensor, size: int, generator: torch.Generator) -> Tensor:
     """Rows chosen greedily, each the farthest from those before; the first at random."""
-    points = inputs.flatten(1)
+    points = inputs.flatten(1).to(torch.promote_types(inputs.dtype, torch.float32))  # tokens have no infinity
     lengths = points.square().sum(1)
     chosen = [int(torch.randint(len(points), (), generator=generator))]
     nearest = torch.full((len(points),), torch.inf, dtype=points.dtype, device=points.device)

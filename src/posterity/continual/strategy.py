@@ -12,7 +12,7 @@ A strategy is frozen; what it remembers is in the ``Past`` that ``learn`` keeps 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from posterity.continual.memory import Memory, joined
@@ -192,8 +192,13 @@ class EWC(Strategy):
         check_positive(strength=self.strength)
 
     def prior_after(self, posterior: WeightPosterior, prior: Any) -> Any:
-        """The posterior, with the new task's part counted ``strength`` times."""
-        return from_posterior(posterior, self.base).tempered(prior, 1 / self.strength)
+        """The posterior, with the new task's precision counted ``strength`` times.
+
+        About the newest weights: the power of the densities would have moved the mean of those that no data hold from
+        the prior's, by as many times.
+        """
+        own = from_posterior(posterior, self.base)
+        return replace(own.tempered(prior, 1 / self.strength), mean=own.mean)
 
     def predictive(self, posterior: WeightPosterior) -> Posterior:
         """The point."""

@@ -38,6 +38,11 @@ class Task:
     test: Pair | None = None
     head: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        for part, pair in (("train", self.train), ("test", self.test)):
+            if pair is not None:  # numpy's arrays are as good
+                object.__setattr__(self, part, tuple(torch.as_tensor(t) for t in pair))
+
     def check(self) -> None:
         """Refuse a task that nothing can be learned from."""
         for part, pair in (("training", self.train), ("test", self.test)):

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,18 +38,19 @@ def equal_width(bins: int) -> Tensor:
     """Edges of ``bins`` equal parts of [0, 1]."""
     if not isinstance(bins, int) or bins < 1:
         raise PosterityError(f"bins must be a positive whole number, got {bins!r}")
-    return torch.linspace(0, 1, bins + 1, dtype=torch.float64)
+    return torch.arange(bins + 1, dtype=torch.float64) / bins
 
 
 def equal_mass(values: Tensor, bins: int) -> Tensor:
     """Edges between which equally many of ``values`` lie; fewer bins where many values are the same."""
-    inner = torch.quantile(values.double(), equal_width(bins)[1:-1])
+    levels = equal_width(bins)[1:-1].numpy()
+    inner = torch.from_numpy(np.quantile(values.double().numpy(), levels))  # torch's own has a largest size
     return torch.cat([torch.zeros(1), inner.unique(), torch.ones(1)]).unique()
 
 
 def bin_index(values: Tensor, edges: Tensor) -> Tensor:
-    """Which bin [low, high) each value falls in; the last bin is closed."""
-    return torch.bucketize(values.double().contiguous(), edges[1:-1].contiguous(), right=True)
+    """Which bin [low, high) each value falls in, both in the values' precision; the last bin is closed."""
+    return torch.bucketize(values.double().contiguous(), edges[1:-1].to(values.dtype).double(), right=True)
 
 
 def binned(index: Tensor, bins: int, values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,7 +104,7 @@ class Reliability:
 def reliability(prediction: Any, targets: Any, bins: int = 15) -> Reliability:
     """What a reliability diagram shows, in bins of equal width."""
     probs, targets = checked(prediction, targets)
-    confidence, label = probs.double().max(1)
+    confidence, label = probs.max(1)
     edges = equal_width(bins)
     index, ones = bin_index(confidence, edges), torch.ones(len(probs), dtype=torch.float64)
     count, sure = binned(index, bins, confidence, ones)
@@ -127,7 +129,7 @@ def _gaps(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weight and sum of (right − confidence) in each bin of confidence, and the rows of weights."""
     probs, targets = checked(prediction, targets)
-    confidence, label = probs.double().max(1)
+    confidence, label = probs.max(1)
     edges = equal_mass(confidence, bins) if mass else equal_width(bins)
     rows = row_weights(weights, len(probs))
     held, gaps = binned(bin_index(confidence, edges), len(edges) - 1, (label == targets).double() - confidence, rows)

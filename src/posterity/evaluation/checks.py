@@ -63,10 +63,12 @@ def same_length(**columns: Tensor) -> None:
         raise PosterityError(f"one of each is needed for every example, got {told}")
 
 
-def row_weights(weights: Tensor | None, n: int) -> Tensor:
-    """The weights [..., n], ones if there are none."""
+def row_weights(weights: Any, n: int) -> Tensor:
+    """The weights [..., n] as real numbers, in whose precision figures are computed; ones if there are none."""
     if weights is None:
         return torch.ones(n, dtype=torch.float64)
+    weights = torch.as_tensor(weights)
+    weights = weights if weights.is_floating_point() else weights.double()
     if weights.shape[-1] != n:
         raise PosterityError(f"{n} examples need weights of shape [..., {n}], got {tuple(weights.shape)}")
     return weights

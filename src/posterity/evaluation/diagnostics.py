@@ -103,7 +103,7 @@ class Diagnostics:
 
 @torch.no_grad()
 def traces(posterior: Posterior, data: Any, samples: int | None = None) -> Tensor:
-    """What every sample of every chain predicts: [chains, samples, inputs, classes or 1].
+    """What every sample of every chain predicts: [chains, samples, inputs, classes or numbers].
 
     Args:
         posterior: A mixture of chains, or one chain.
@@ -130,12 +130,12 @@ def diagnose(posterior: Posterior, data: Any, samples: int | None = None) -> Dia
 
 
 def agreement(predicted: Tensor, classifies: bool) -> Diagnostics:
-    """What ``diagnose`` says of these traces [chains, samples, inputs, classes or 1]."""
+    """What ``diagnose`` says of these traces [chains, samples, inputs, classes or numbers]."""
     predicted = predicted.double()
     rhat, ess = split_rhat(predicted), effective_sample_size(predicted)
     means = predicted.mean(1)
-    scale = 2.0 if classifies else predicted.std((0, 1)).clamp_min(1e-12)
-    distances = [((a - b).abs() / scale).sum(-1).mean() for a, b in _pairs(means)]
+    scale = 2 / predicted.shape[-1] if classifies else predicted.std((0, 1)).clamp_min(1e-12)
+    distances = [((a - b).abs() / scale).mean() for a, b in _pairs(means)]
     labels = [(a.argmax(-1) != b.argmax(-1)).double().mean() for a, b in _pairs(means)] if classifies else []
     return Diagnostics(
         chains=len(predicted),
@@ -187,9 +187,9 @@ def diversity(posterior: Posterior, data: Any, draws: int = 32) -> Diversity:
 
 
 def _each(posterior: Posterior, inputs: Any, draws: int) -> Tensor:
-    """Predictions of single draws, [draws, inputs, classes or 1]."""
+    """Predictions of single draws, [draws, inputs, classes or numbers]; each word or pixel is an input of its own."""
     samples = _samples(posterior, inputs, draws)
-    return samples.reshape(len(samples), samples.shape[1], -1)
+    return samples.flatten(1, -2) if samples.ndim > 2 else samples.unsqueeze(-1)
 
 
 def _samples(posterior: Posterior, inputs: Any, draws: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from posterity.evaluation.checks import row_weights, same_length
 from posterity.types import PosterityError
 
-__all__ = ["Ranking", "aupr", "auroc", "fpr_at_tpr"]
+__all__ = ["Ranking", "aupr", "auroc", "by_score", "fpr_at_tpr"]
 
 
 def auroc(scores: Any, positive: Any, weights: Tensor | None = None) -> Tensor:
@@ -53,7 +53,7 @@ class Ranking:
         ordered, order = scores.sort(descending=True)
         rows = row_weights(weights, len(scores)).index_select(-1, order)
         hits = rows * positive[order]
-        self.true, self.false = (_by_score(ordered, part) for part in (hits, rows - hits))
+        self.true, self.false = (by_score(ordered, part) for part in (hits, rows - hits))
         self.true_so_far, self.false_so_far = self.true.cumsum(-1), self.false.cumsum(-1)
 
     def auroc(self) -> Tensor:
@@ -78,7 +78,7 @@ class Ranking:
         return (found / self.false_so_far[..., -1:])[..., 0]
 
 
-def _by_score(ordered: Tensor, rows: Tensor) -> Tensor:
+def by_score(ordered: Tensor, rows: Tensor) -> Tensor:
     """Sums over examples of the same score."""
     distinct, index = ordered.unique_consecutive(return_inverse=True)
     if len(distinct) == len(ordered):
