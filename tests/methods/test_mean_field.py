@@ -54,6 +54,33 @@ def method(**options) -> MeanField:
     return MeanField(prior=priors.Normal(PRIOR), init_std=0.05, mc_samples=8, **options)
 
 
+class Pooled(nn.Module):
+    """One Linear layer for every token, and their sum."""
+
+    def __init__(self, tokens: int, features: int) -> None:
+        super().__init__()
+        self.tokens, self.linear = tokens, nn.Linear(features, 1, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.unflatten(1, (self.tokens, -1))).sum(1)
+
+
+def test_the_tokens_of_an_example_share_their_noise():
+    """Σ_t x_t w is regression on Σ_t x_t; noise of each token by itself would make the stds 1.5 times too large."""
+    tokens, noise = 8, 2.0
+    x, _ = regression(64, 3 * tokens)
+    pooled = (x + 0.5).unflatten(1, (tokens, -1)).sum(1)
+    stds = (1 + pooled.square().sum(0) / noise**2).rsqrt()
+    q = pst.fit(
+        Pooled(tokens, 3).double(),
+        MeanField(mc_samples=8),
+        (x + 0.5, pooled.sum(1, keepdim=True)),
+        likelihood=pst.likelihoods.Gaussian(noise),
+        training=pst.Training(batch_size=64, lr=0.02, steps=1200, progress=False),
+    )
+    torch.testing.assert_close(q.variance()["linear.weight"][0].sqrt(), stds, rtol=0.1, atol=0)
+
+
 @pytest.mark.parametrize("estimator", ["local", "reparameterised", pytest.param("flipout", marks=pytest.mark.slow)])
 def test_linear_regression_has_the_ridge_mean_and_the_precisions_as_variances(estimator):
     mean, precision, _ = exact(*regression())

@@ -28,6 +28,7 @@ from posterity.random import normal_like
 __all__ = [
     "Geometry",
     "deviation",
+    "drawn",
     "flipout_convolution",
     "flipout_linear",
     "local_convolution",
@@ -49,6 +50,11 @@ class Geometry(NamedTuple):
 def deviation(log_std: Tensor) -> Tensor:
     """exp(log_std) ⊙ ε."""
     return _Deviation.apply(log_std)
+
+
+def drawn(mean: Tensor, variance: Tensor) -> Tensor:
+    """One draw of weights that are given by their means and variances."""
+    return torch.addcmul(mean, normal_like(mean), variance.sqrt())
 
 
 def local_linear(

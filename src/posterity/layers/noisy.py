@@ -2,8 +2,9 @@
 
 A layer of a converted network changes its class and nothing else: its settings, hooks and name stay. For a training
 pass it is given ``weight_mean`` with ``weight_variance`` (local) or ``weight_deviation`` (flipout); without them it is
-the plain layer. Code that reads ``layer.weight`` itself while training is refused: such a layer needs the
-reparameterised estimator. So is a checkpoint inside the network, which runs a layer again when the pass is over.
+the plain layer. ``DRAWN_FOR_TOKENS`` is local for rows that are examples, and draws weights for those that are tokens.
+Code that reads ``layer.weight`` itself while training is refused: such a layer needs the reparameterised estimator. So
+is a checkpoint inside the network, which runs a layer again when the pass is over.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from posterity.layers.estimators import (
     Geometry,
+    drawn,
     flipout_convolution,
     flipout_linear,
     local_convolution,
@@ -22,7 +24,7 @@ from posterity.layers.estimators import (
 )
 from posterity.types import PosterityError
 
-__all__ = ["FLIPOUT", "LOCAL"]
+__all__ = ["DRAWN_FOR_TOKENS", "FLIPOUT", "LOCAL"]
 
 
 class _Noisy(nn.Module):
@@ -74,6 +76,18 @@ class _LocalLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
             self.check_filled()
             return super().forward(input)
         return local_linear(input, self.weight_mean, self.weight_variance, self.center, self.bias_variance)
+
+
+class _DrawnForTokens(_LocalLinear):
+    """Local noise differs from token to token, where a draw of the weights, by which a posterior predicts, shares it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.weight_mean is None or self.weight_variance is None or input.ndim < 3:
+            return super().forward(input)
+        bias = self.center
+        if bias is not None and self.bias_variance is not None:
+            bias = drawn(bias, self.bias_variance)
+        return F.linear(input, drawn(self.weight_mean, self.weight_variance), bias)
 
 
 class _FlipoutLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
@@ -157,6 +171,9 @@ def _versions(linear: type, convolution: type) -> dict[type, type]:
 
 LOCAL = _versions(_LocalLinear, _LocalConvolution)
 """Layers whose outputs carry the noise, by the plain class that they stand in for."""
+
+DRAWN_FOR_TOKENS = {nn.Linear: _DrawnForTokens}
+"""Layers whose outputs carry the noise where every row is an example, and which draw weights where it is a token."""
 
 FLIPOUT = _versions(_FlipoutLinear, _FlipoutConvolution)
 """Layers with one deviation and random signs, by the plain class that they stand in for."""

@@ -51,8 +51,9 @@ class MeanField(Method):
 
     Attributes:
         prior: p(w).
-        estimator: ``"local"``, ``"reparameterised"``, ``"flipout"``; ``"auto"`` is local for Linear and
-            flipout for convolutions, whose draws then have the noise they were trained with.
+        estimator: ``"local"``, ``"reparameterised"``, ``"flipout"``; ``"auto"`` is local for Linear, flipout
+            for convolutions and reparameterised for Linear on tokens, whose draws then have the noise they were
+            trained with.
         family: ``"diagonal"``; ``"full"``, ``"low-rank"`` or ``"radial"`` with drawn weights.
         init_std: The std that weights start with, ``Moped(...)`` to start from a trained network, or ``Earlier(...)``
             from an earlier posterior.
