@@ -6,8 +6,21 @@ from torch import nn
 
 import posterity as pst
 from posterity.posteriors import DiagonalGaussian, Empirical, Mixture
+from posterity.prediction import Compute
 
 LIKELIHOOD = pst.likelihoods.Gaussian(0.5)
+
+
+class RandomFeatures(nn.Module):
+    """A network whose buffer is drawn anew in every instance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", torch.randn(2, 8))
+        self.out = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.sin(x @ self.frequencies))
 
 
 def points(*weights: float) -> Empirical:
@@ -34,3 +47,23 @@ def test_a_point_weighs_as_much_as_a_gaussian(parts, draws, taken):
     assert float(prediction.mean) == pytest.approx(0.5, abs=1e-5)
     assert float(prediction.epistemic) == pytest.approx(0.25, abs=1e-5)
     assert float(prediction.mean) == pytest.approx(float(mixture.mean()["weight"]), abs=1e-5)
+
+
+def normalised() -> nn.Module:
+    """A network whose BatchNorm has seen data of its own."""
+    network = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    network(3 * torch.randn(64, 2) + torch.randn(2))
+    return network
+
+
+@pytest.mark.parametrize("network", [RandomFeatures, normalised])
+@pytest.mark.parametrize("batched", [True, False])
+def test_every_part_keeps_its_own_buffers(network, batched):
+    torch.manual_seed(0)
+    networks = [network().eval() for _ in range(3)]
+    parts = [Empirical(n, LIKELIHOOD, [dict(n.named_parameters())]) for n in networks]
+    mixture, x = Mixture([Mixture(parts[:2]), *parts[2:]]), torch.randn(4, 2)
+    found = mixture.predict(x, 4, keep_samples=True, compute=Compute(batched=batched)).samples
+    for n in networks:
+        assert (found - n(x)).abs().amax((1, 2)).min() < 1e-6
+    assert torch.equal(mixture.module(x), networks[0](x))  # the first part's own, as they were

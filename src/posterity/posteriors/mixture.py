@@ -22,7 +22,7 @@ class Mixture(WeightPosterior):
 
     n draws are spread over the parts as evenly as they go, in turn; parts that have fewer distinct draws than their
     share (points) give each once, so that five points asked for 32 draws are five draws. Beside parts that have more,
-    they give theirs over again, so that all parts keep equal weight.
+    they give theirs over again, so that all parts keep equal weight. Every draw has the buffers of its part's network.
     """
 
     kind = "mixture"
@@ -36,6 +36,7 @@ class Mixture(WeightPosterior):
             raise PosterityError("the parts of a mixture must share one likelihood")
         super().__init__(first.module, first.likelihood, inputs=first.inputs, seed=first.seed)
         self.parts = list(parts)
+        self.buffers = [_shared_where_equal(part.module, self.module) for part in parts]
         self.history = first.history
 
     @property
@@ -60,6 +61,11 @@ class Mixture(WeightPosterior):
         """The parts that give draws, and how many."""
         return [(part, share) for part, share in zip(self.parts, self._shares(n), strict=True) if share]
 
+    def _completed(self, part: Posterior, samples: Iterator[Weights]) -> Iterator[Weights]:
+        """The part's draws, with those of its network's buffers that a draw does not bring itself."""
+        own = self.buffers[self.parts.index(part)]
+        return ((params, {**own, **buffers}) for params, buffers in samples)
+
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """Functions of the parts in turn."""
         return _in_turn([_repeated(part.draws(share, generator), part, share) for part, share in self._sharing(n)])
@@ -75,7 +81,7 @@ class Mixture(WeightPosterior):
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
         """Weights of the parts in turn, where every part's draws are weights."""
         each = [(part.samples(share, generator), part, share) for part, share in self._sharing(n)]
-        known = [_repeated(samples, part, share) for samples, part, share in each if samples is not None]
+        known = [_repeated(self._completed(p, own), p, share) for own, p, share in each if own is not None]
         return _in_turn(known) if len(known) == len(each) else None
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
@@ -114,6 +120,12 @@ class Mixture(WeightPosterior):
     def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Mixture:
         """A mixture of rebuilt parts."""
         return cls(state["parts"])
+
+
+def _shared_where_equal(module: nn.Module, first: nn.Module) -> Params:
+    """The buffers of a part's network; one that the first part has, too, as that same tensor, which is not copied."""
+    known = dict(first.named_buffers())
+    return {name: known[name] if torch.equal(b, known[name]) else b for name, b in module.named_buffers()}
 
 
 def _repeated(draws: Iterator[Any], part: Posterior, share: int) -> Iterator[Any]:
