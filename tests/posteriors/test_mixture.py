@@ -38,6 +38,8 @@ def narrow(mean: float) -> DiagonalGaussian:
         ([points(0.0), narrow(1.0)], 32, 32),
         ([points(0.0), points(1.0, 1.0, 1.0, 1.0)], 8, 8),
         ([points(0.0), points(1.0)], 32, 2),  # nothing is gained by points over again
+        ([points(0.0), points(1.0, 1.0)], 32, 32),
+        ([Mixture([points(0.0), points(0.0)]), points(1.0)], 32, 32),
     ],
 )
 def test_a_point_weighs_as_much_as_a_gaussian(parts, draws, taken):

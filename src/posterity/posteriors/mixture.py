@@ -55,7 +55,7 @@ class Mixture(WeightPosterior):
         once = [
             share if p.distinct is None else min(share, p.distinct) for share, p in zip(shares, self.parts, strict=True)
         ]
-        return once if max(once) - min(once) <= 1 else shares
+        return once if len(set(once)) == 1 else shares
 
     def _sharing(self, n: int) -> list[tuple[Posterior, int]]:
         """The parts that give draws, and how many."""
