@@ -199,8 +199,11 @@ def test_a_mixture_with_a_point_gives_both_the_same_weight():
     network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     data, quiet = (x, (x[:, 0] > 0).long()), pst.Training(progress=False)
     linear, point = (pst.fit(network, m, data, epochs=5, training=quiet) for m in (pst.Laplace(), pst.MAP()))
-    found = Mixture([linear, point]).predict(x, draws=20, keep_samples=True)
     expected = (linear.predict(x, draws=10).probs + point.predict(x).probs) / 2
-    torch.testing.assert_close(found.probs, expected)
-    draws = [draw(x).softmax(-1) for draw in Mixture([linear, point]).draws(20)]
-    torch.testing.assert_close(found.samples, torch.stack(draws))
+    for parts in ([linear, point], [point, linear]):
+        mixture = Mixture(parts)
+        mixture.predict(x, draws=1)  # of the first part alone
+        found = mixture.predict(x, draws=20, keep_samples=True)
+        torch.testing.assert_close(found.probs, expected)
+        draws = [draw(x).softmax(-1) for draw in mixture.draws(20)]
+        torch.testing.assert_close(found.samples, torch.stack(draws))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -61,11 +61,6 @@ class Mixture(WeightPosterior):
         """The parts that give draws, and how many."""
         return [(part, share) for part, share in zip(self.parts, self._shares(n), strict=True) if share]
 
-    def _completed(self, part: Posterior, samples: Iterator[Weights]) -> Iterator[Weights]:
-        """The part's draws, with those of its network's buffers that a draw does not bring itself."""
-        own = self.buffers[self.parts.index(part)]
-        return ((params, {**own, **buffers}) for params, buffers in samples)
-
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """Functions of the parts in turn."""
         return _in_turn([_repeated(part.draws(share, generator), part, share) for part, share in self._sharing(n)])
@@ -79,10 +74,15 @@ class Mixture(WeightPosterior):
         return _in_turn([_repeated(*own) for own in rows])
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
-        """Weights of the parts in turn, where every part's draws are weights."""
-        each = [(part.samples(share, generator), part, share) for part, share in self._sharing(n)]
-        known = [_repeated(self._completed(p, own), p, share) for own, p, share in each if own is not None]
-        return _in_turn(known) if len(known) == len(each) else None
+        """Weights and buffers of the parts in turn, where every part's draws are weights."""
+        if any(part.samples(1) is None for part in self.parts):
+            return None
+        buffers = dict(zip(self.parts, self.buffers, strict=True))
+        each = [
+            _repeated(_with_buffers(part.samples(share, generator) or (), buffers[part]), part, share)
+            for part, share in self._sharing(n)
+        ]
+        return _in_turn(each)
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights of a part chosen at random."""
@@ -126,6 +126,11 @@ def _shared_where_equal(module: nn.Module, first: nn.Module) -> Params:
     """The buffers of a part's network; one that the first part has, too, as that same tensor, which is not copied."""
     known = dict(first.named_buffers())
     return {name: known[name] if torch.equal(b, known[name]) else b for name, b in module.named_buffers()}
+
+
+def _with_buffers(samples: Iterable[Weights], own: Params) -> Iterator[Weights]:
+    """A part's draws with the buffers of its network, where a draw does not bring its own."""
+    return ((params, {**own, **buffers}) for params, buffers in samples)
 
 
 def _repeated(draws: Iterator[Any], part: Posterior, share: int) -> Iterator[Any]:
