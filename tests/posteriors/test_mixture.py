@@ -69,3 +69,26 @@ def test_every_part_keeps_its_own_buffers(network, batched):
     for n in networks:
         assert (found - n(x)).abs().amax((1, 2)).min() < 1e-6
     assert torch.equal(mixture.module(x), networks[0](x))  # the first part's own, as they were
+
+
+def test_refreshing_a_mixture_refreshes_its_parts():
+    torch.manual_seed(0)
+    data = [(torch.randn(32, 2), torch.zeros(32, 1)) for _ in range(2)]
+    networks = [normalised() for _ in range(2)]
+    means = [{name: p.detach() for name, p in n.named_parameters()} for n in networks]
+    stds = [{name: torch.full_like(p, 0.1) for name, p in mean.items()} for mean in means]
+    parts = [
+        DiagonalGaussian(n, LIKELIHOOD, *moments, seed=i).refresh(data, 2)
+        for i, (n, *moments) in enumerate(zip(networks, means, stds, strict=True))
+    ]
+    x = torch.randn(4, 2)
+    found = Mixture(parts).refresh(data, 8).predict(x, 16)
+    expected = [part.refresh(data, 8).predict(x, 8).mean for part in parts]
+    assert found.draws == 16
+    torch.testing.assert_close(found.mean, torch.stack(expected).mean(0))
+
+
+def test_parts_of_different_networks_are_refused():
+    other = Empirical(nn.Linear(2, 1, bias=False), LIKELIHOOD, [{"weight": torch.zeros(1, 2)}])
+    with pytest.raises(pst.PosterityError, match="one network"):
+        Mixture([points(0.0), other])

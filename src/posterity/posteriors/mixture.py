@@ -34,6 +34,8 @@ class Mixture(WeightPosterior):
         first = parts[0]
         if any(part.likelihood != first.likelihood for part in parts):
             raise PosterityError("the parts of a mixture must share one likelihood")
+        if any(_shapes(part.module) != _shapes(first.module) for part in parts):
+            raise PosterityError("the parts of a mixture must be posteriors over one network, got different ones")
         super().__init__(first.module, first.likelihood, inputs=first.inputs, seed=first.seed)
         self.parts = list(parts)
         self.buffers = [_shared_where_equal(part.module, self.module) for part in parts]
@@ -106,6 +108,10 @@ class Mixture(WeightPosterior):
         each = torch.stack([part.log_prob(params) for part in self._weights()])
         return torch.logsumexp(each, 0) - torch.log(torch.tensor(float(len(each))))
 
+    def refresh(self, loader: Iterable[Any], draws: int = 32) -> Mixture:
+        """The same mixture, every part with a bank of ``draws`` draws of its own."""
+        return Mixture([part.refresh(loader, draws) for part in self._weights()])
+
     def _weights(self) -> list[WeightPosterior]:
         parts = [part for part in self.parts if isinstance(part, WeightPosterior)]
         if len(parts) < len(self.parts):
@@ -120,6 +126,10 @@ class Mixture(WeightPosterior):
     def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Mixture:
         """A mixture of rebuilt parts."""
         return cls(state["parts"])
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: p.shape for name, p in module.named_parameters()}
 
 
 def _shared_where_equal(module: nn.Module, first: nn.Module) -> Params:
