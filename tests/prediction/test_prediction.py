@@ -58,6 +58,24 @@ def test_log_prob_of_yes_and_no_in_either_shape(shape):
     torch.testing.assert_close(p.log_prob(y.view(shape)), torch.where(y == 1, yes, 1 - yes).log())
 
 
+@pytest.mark.parametrize("batch", [1, 5])
+def test_one_logit_without_a_dimension_of_its_own(batch):
+    """Of a single input, too, whose draws [draws, 1] look like a column of logits."""
+    logits = LOGITS[:, :batch, 0]
+    p = predict(logits, pst.likelihoods.Bernoulli())
+    yes = logits.sigmoid().mean(0)
+    torch.testing.assert_close(p.probs, torch.stack([1 - yes, yes], -1))
+    assert p.label.shape == p.entropy.shape == p.aleatoric.shape == (batch,)
+
+
+@pytest.mark.parametrize("logit", [20.0, -20.0, 60.0])
+def test_yes_and_no_that_are_hardly_possible_keep_their_digits(logit):
+    p = predict(torch.full((1, 1, 1), logit), pst.likelihoods.Bernoulli())
+    expected = [-nn.functional.softplus(torch.tensor(sign * logit)) for sign in (1, -1)]
+    for label, log_prob in enumerate(expected):
+        torch.testing.assert_close(p.log_prob(torch.tensor([label])), log_prob[None])
+
+
 def test_regression_is_the_mixtures():
     outputs, std = torch.randn(9, 4, 1, generator=G, dtype=torch.float64), 0.3
     p = predict(outputs, pst.likelihoods.Gaussian(std))

@@ -87,7 +87,8 @@ class ClassAccumulator:
 
     def add(self, outputs: Tensor) -> None:
         """Take in logits [draws, batch, classes]."""
-        probs = self.likelihood.probs(outputs)
+        # As one batch: what a likelihood makes of one logit for a single input depends on the number of dimensions.
+        probs = self.likelihood.probs(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
         self.moments.add(probs)
         self.entropies = self.entropies + entropy(probs).sum(0)
         if self.kept is not None:
