@@ -37,6 +37,13 @@ def test_entropy_and_covariance_decompositions():
     torch.testing.assert_close(p.aleatoric_variance, aleatoric.diagonal(dim1=1, dim2=2), rtol=0, atol=1e-12)
 
 
+def test_covariances_of_words_are_those_of_each_word():
+    words = LOGITS.unsqueeze(1).expand(-1, 2, -1, -1)
+    each = predict(LOGITS, keep=True).covariances()
+    for found, expected in zip(predict(words, keep=True).covariances(), each, strict=True):
+        torch.testing.assert_close(found, expected.expand(2, -1, -1, -1))
+
+
 def test_identical_draws_have_no_epistemic_part():
     p = predict(LOGITS[:1].expand(6, 5, 3))
     assert p.epistemic.abs().max() < 1e-12
@@ -101,6 +108,18 @@ def test_one_gaussian_component_has_the_normal_quantiles():
     low, high = p.interval(0.95)
     torch.testing.assert_close(high, torch.full((2, 1), 2 * 1.959963985, dtype=torch.float64), rtol=1e-8, atol=0)
     torch.testing.assert_close(low, -high)
+
+
+def test_quantiles_far_out():
+    """1 − 1e-9 is 1 in float32; of 256 draws one that strays has the last 256th of the distribution to itself."""
+    normal = predict(torch.zeros(1, 1, dtype=torch.float64), pst.likelihoods.Gaussian(2.0))
+    assert float(normal.quantile(1 - 1e-9)) == pytest.approx(2 * 5.99780702, rel=1e-6)
+    assert predict(torch.zeros(1, 1), pst.likelihoods.Gaussian(2.0)).quantile(1 - 1e-9).isfinite()
+    outputs = torch.zeros(256, 1, dtype=torch.float64)
+    outputs[7] = 1000.0
+    stray = predict(outputs, pst.likelihoods.Gaussian(1.0))
+    share = torch.tensor(1 - 256 * (1 - 0.999), dtype=torch.float64)
+    assert float(stray.quantile(0.999)) == pytest.approx(1000 + float(torch.special.ndtri(share)), abs=1e-6)
 
 
 def test_a_long_stream_keeps_a_bounded_number_of_draws_and_exact_moments():
