@@ -44,6 +44,19 @@ def test_covariances_of_words_are_those_of_each_word():
         torch.testing.assert_close(found, expected.expand(2, -1, -1, -1))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_draws_in_half_precision_are_averaged_in_single(dtype):
+    """The sums of a thousand draws have more digits than one of them."""
+    logits = (2 * torch.randn(999, 5, 3, generator=torch.Generator().manual_seed(0))).to(dtype)
+    p, expected = predict(logits), predict(logits.double())
+    for name in ("probs", "aleatoric", "epistemic", "std"):
+        torch.testing.assert_close(getattr(p, name).double(), getattr(expected, name), rtol=1e-5, atol=1e-6)
+    p, expected = (predict(t, pst.likelihoods.Gaussian(0.3)) for t in (logits, logits.double()))
+    for name in ("mean", "std"):
+        torch.testing.assert_close(getattr(p, name).double(), getattr(expected, name), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(p.interval()[1].double(), expected.interval()[1], rtol=1e-5, atol=1e-6)
+
+
 def test_identical_draws_have_no_epistemic_part():
     p = predict(LOGITS[:1].expand(6, 5, 3))
     assert p.epistemic.abs().max() < 1e-12
