@@ -5,7 +5,17 @@ import torch
 from torch import nn
 
 from posterity.evaluation import evaluate, scores
-from posterity.posteriors import DiagonalGaussian, Empirical, Mixture, Stochastic, load, save, temper, tempered
+from posterity.posteriors import (
+    DiagonalGaussian,
+    Empirical,
+    Mixture,
+    Stochastic,
+    conformal,
+    load,
+    save,
+    temper,
+    tempered,
+)
 from posterity.posteriors.stochastic import with_dropout
 from posterity.posteriors.tempered import minimise
 from posterity.probability.likelihoods import Bernoulli, Categorical, Gaussian, MultiHead
@@ -127,6 +137,16 @@ def test_is_saved_like_any_other(tmp_path, inputs):
 
 def test_golden_section():
     assert minimise(lambda t: (t - 1.234) ** 2, -5, 5) == pytest.approx(1.234, abs=1e-4)
+
+
+def test_a_threshold_of_coverage_does_not_outlive_its_temperature(inputs):
+    """Tempered afterwards, sets of a level of 0.9 held every class."""
+    data = inputs, labels(point(), inputs)
+    posterior = conformal(point(10.0), data)
+    with pytest.raises(PosterityError, match="temper first"):
+        temper(posterior, data)
+    found = conformal(temper(point(10.0), data), data)
+    assert float(found.covered(data).float().mean()) == pytest.approx(0.9, abs=0.01)
 
 
 def test_bad_input(inputs):

@@ -22,6 +22,7 @@ from torch import Tensor
 from posterity.calling import map_inputs
 from posterity.data.pieces import pieces
 from posterity.posteriors.base import Posterior
+from posterity.posteriors.conformal import Conformal
 from posterity.probability.likelihoods import Bernoulli, Categorical
 from posterity.types import PosterityError
 
@@ -61,6 +62,8 @@ def temper(posterior: P, validation: Any, draws: int = 32) -> P:
 
 def tempered(posterior: P, temperature: float) -> P:
     """The same posterior with this temperature."""
+    if isinstance(posterior, Conformal):
+        raise PosterityError("a threshold of coverage holds at its own temperature: temper first, then conformal")
     likelihood = replace(_classifier(posterior), temperature=float(temperature))
     other = copy.copy(posterior)
     other.likelihood = likelihood
