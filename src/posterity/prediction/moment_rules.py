@@ -17,6 +17,7 @@ from posterity.types import Params, PosterityError
 __all__ = ["FUNCTIONS", "LAYERS", "METHODS", "LayerWeights", "Moments", "Rule", "as_moments"]
 
 Rule = Callable[..., Any]
+_ROOT_TWO_PI = math.sqrt(2 * math.pi)
 
 
 class Moments(NamedTuple):
@@ -67,16 +68,21 @@ def _batch_norm(layer: nn.Module, x: Moments, weights: LayerWeights) -> Moments:
 
 
 def _leaky_relu(x: Moments, slope: float = 0.0) -> Moments:
-    """Exact: with z = m/s, E[max(x, 0)] = m Φ(z) + s φ(z) and E[max(x, 0)²] = (m² + v) Φ(z) + m s φ(z)."""
+    """Exact: slope·x + (1 − slope)·max(x, 0), with z = m/s, Φ = Φ(z) and φ = φ(z) from
+
+        E[max(x, 0)] = m Φ + s φ,    Var[max(x, 0)] = m² Φ (1 − Φ) + m s φ (1 − 2Φ) + s² (Φ − φ²),    Cov[x, ·] = s² Φ
+
+    in which, unlike in E[·²] − E[·]², nothing large cancels where m ≫ s.
+    """
     std = x.variance.clamp_min(torch.finfo(x.variance.dtype).tiny).sqrt()
     z = x.mean / std
-    above, density = torch.special.ndtr(z), torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
-    positive = x.mean * above + std * density
-    square = (x.mean.square() + x.variance) * above + x.mean * std * density
-    # max(x, 0) + slope·min(x, 0), whose two parts are never both non-zero.
-    mean = positive + slope * (x.mean - positive)
-    second = square + slope**2 * (x.mean.square() + x.variance - square)
-    return Moments(mean, (second - mean.square()).clamp_min(0))
+    above, below, density = torch.special.ndtr(z), torch.special.ndtr(-z), torch.exp(-0.5 * z.square()) / _ROOT_TWO_PI
+    mean = x.mean * above + std * density
+    spread = (x.mean * above) * (x.mean * below) + x.mean * std * density * (below - above)
+    variance = (spread + x.variance * (above - density.square())).clamp_min(0)
+    rest = 1 - slope
+    together = slope * (slope + 2 * rest * above) * x.variance
+    return Moments(slope * x.mean + rest * mean, together + rest**2 * variance)
 
 
 def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Moments]:
@@ -84,13 +90,13 @@ def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Moments]:
     nodes, shares = _hermite(16)
 
     def rule(x: Moments, *args: Any, **kwargs: Any) -> Moments:
-        std = x.variance.sqrt()
-        mean, second = torch.zeros_like(std), torch.zeros_like(std)
+        std, center = x.variance.sqrt(), function(x.mean, *args, **kwargs)
+        shift, second = torch.zeros_like(std), torch.zeros_like(std)
         for node, share in zip(nodes, shares, strict=True):
-            value = function(x.mean + node * std, *args, **kwargs)
-            mean.add_(value, alpha=share)
+            value = function(x.mean + node * std, *args, **kwargs) - center  # a large value itself would cancel below
+            shift.add_(value, alpha=share)
             second.addcmul_(value, value, value=share)
-        return Moments(mean, (second - mean.square()).clamp_min(0))
+        return Moments(center + shift, (second - shift.square()).clamp_min(0))
 
     return rule
 
