@@ -156,6 +156,12 @@ def _divide(x: Any, y: Any) -> Moments:
     return _multiply(x, 1 / y)
 
 
+def _attribute(x: Moments, name: str) -> Any:
+    """A shape or a type is the mean's; the tensor turned over (``x.mT``) has a variance, too."""
+    value = getattr(x.mean, name)
+    return Moments(value, getattr(x.variance, name)) if isinstance(value, Tensor) else value
+
+
 def _cat(parts: list[Any], dim: int = 0) -> Moments:
     pairs = [as_moments(part) for part in parts]
     return Moments(torch.cat([p.mean for p in pairs], dim), torch.cat([p.variance for p in pairs], dim))
@@ -218,7 +224,7 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.flatten: _both(torch.flatten),
     torch.cat: _cat,
     torch.mean: _average,
-    getattr: lambda x, name: getattr(x.mean, name),
+    getattr: _attribute,
     operator.getitem: lambda x, index: Moments(x.mean[index], x.variance[index]),
     F.relu: lambda x, inplace=False: _leaky_relu(x),
     torch.relu: lambda x: _leaky_relu(x),
