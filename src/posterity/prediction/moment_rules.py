@@ -68,11 +68,13 @@ def _batch_norm(layer: nn.Module, x: Moments, weights: LayerWeights) -> Moments:
 
 
 def _leaky_relu(x: Moments, slope: float = 0.0) -> Moments:
-    """Exact: slope·x + (1 − slope)·max(x, 0), with z = m/s, Φ = Φ(z) and φ = φ(z) from
+    """Exact, of slope·x + (1 − slope)·r with r = max(x, 0).
 
-        E[max(x, 0)] = m Φ + s φ,    Var[max(x, 0)] = m² Φ (1 − Φ) + m s φ (1 − 2Φ) + s² (Φ − φ²),    Cov[x, ·] = s² Φ
+    With z = m/s, Φ = Φ(z) and φ = φ(z),
 
-    in which, unlike in E[·²] − E[·]², nothing large cancels where m ≫ s.
+        E[r] = m Φ + s φ,    Var[r] = m² Φ (1 − Φ) + m s φ (1 − 2Φ) + s² (Φ − φ²),    Cov[x, r] = s² Φ,
+
+    where, unlike in E[r²] − E[r]², nothing large cancels for m ≫ s.
     """
     std = x.variance.clamp_min(torch.finfo(x.variance.dtype).tiny).sqrt()
     z = x.mean / std
