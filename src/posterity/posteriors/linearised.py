@@ -156,9 +156,9 @@ class Linearised(WeightPosterior):
         by_layers = without_jacobians(self.parts[0], inputs)
         if by_layers is not None:
             return by_layers
-        variance = self.variance()
-        free = {name: m for name, m in self.mean().items() if bool((variance[name] > 0).any())}
-        held = {name: m for name, m in self.mean().items() if name not in free}
+        mean, drawn = self.mean(), self.sample()
+        free = {name: m for name, m in mean.items() if drawn[name] is not m}
+        held = {name: m for name, m in mean.items() if name not in free}
         size = sum(m.numel() for m in free.values()) * self._width(inputs)
         count = max(1, _FLOATS // size)
         parts = [
