@@ -9,7 +9,7 @@ from torch import nn
 import posterity as pst
 from posterity.posteriors import DiagonalGaussian, Empirical
 from posterity.prediction.accumulate import COMPONENTS, accumulator
-from posterity.prediction.passes import Passes, Way, stack
+from posterity.prediction.passes import Compute, Passes, Way, stack
 
 CATEGORICAL = pst.likelihoods.Categorical()
 G = torch.Generator().manual_seed(0)
@@ -244,6 +244,20 @@ def test_what_vmap_cannot_follow_is_looped(network):
     q = DiagonalGaussian(network(2, 3), pst.likelihoods.Categorical(), mean, std)
     x = torch.randn(6, 2, generator=torch.Generator().manual_seed(6))
     torch.testing.assert_close(q.predict(x).probs, torch.stack([f(x).softmax(-1) for f in q.draws(32)]).mean(0))
+
+
+@pytest.mark.parametrize("batched", [None, False, True])
+def test_long_sentences_after_short_ones_keep_to_the_memory(batched):
+    net = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3))
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    q = DiagonalGaussian(net, CATEGORICAL, mean, {name: torch.full_like(p, 0.1) for name, p in mean.items()})
+    memory = 2**20
+    network = Passes(net, Compute(batched=batched, memory=memory))
+    for length in (2, 500):
+        words = torch.zeros(400, length, dtype=torch.long)
+        way = network.way(q, words, 8)
+        held = length * (4 + 3) * 4 * (8 if way.batched else 1)  # bytes of one example's activations
+        assert way.block * held <= memory < (way.block + 1) * held or way.block == 250
 
 
 def test_layers_before_the_first_random_weight_are_passed_through_once():

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments, check_finite, map_inputs, num_examples
+from posterity.calling import activation_bytes, arguments, check_finite, map_inputs, num_examples
 from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
 from posterity.posteriors.kronecker_outputs import KroneckerOutputs
 from posterity.posteriors.linear_draws import LinearDraw, LinearDraws
-from posterity.prediction.passes import KEEP, Weights, activation_bytes, batched, blocks
+from posterity.prediction.passes import KEEP, Weights, batched, blocks
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Carried, Normal
