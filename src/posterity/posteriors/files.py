@@ -74,7 +74,7 @@ def _packed(posterior: Posterior) -> dict[str, Any]:
         "state": posterior.state(),
     }
     if isinstance(posterior, WeightPosterior):
-        state["bank"] = posterior.bank
+        state |= {"bank": posterior.bank, "banked_in": posterior.banked_in}
     if posterior.parts:
         state["parts"] = [_packed(part) for part in posterior.parts]
     return state
@@ -95,7 +95,7 @@ def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
     posterior.seed = state["seed"]
     posterior._fresh()
     if isinstance(posterior, WeightPosterior):
-        posterior.bank = state["bank"]
+        posterior.bank, posterior.banked_in = state["bank"], state.get("banked_in")
     return posterior
 
 
