@@ -21,6 +21,7 @@ from posterity.types import Batch, Inputs, Params, PosterityError
 __all__ = [
     "Draw",
     "InputSpec",
+    "activation_bytes",
     "aligned",
     "arguments",
     "as_batch",
@@ -85,6 +86,24 @@ def num_examples(inputs: Inputs) -> int:
     if len(lengths) != 1:
         raise PosterityError(f"inputs must be tensors of one length, got lengths {sorted(lengths)}")
     return lengths.pop()
+
+
+def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
+    """Bytes of all layer outputs for one example: an upper bound of what one pass holds at a time."""
+    sizes: list[int] = []
+
+    def note(_: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            sizes.append(output.numel() * output.element_size())
+
+    handles = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
+    try:
+        args, kwargs = arguments(map_inputs(inputs, lambda t: t[:1]))
+        module(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return max(1, sum(sizes))
 
 
 def find_device(name: torch.device | str) -> torch.device:

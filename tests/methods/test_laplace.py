@@ -251,6 +251,37 @@ def test_the_log_determinant_is_the_same_with_a_spectrum_and_without(structure):
     torch.testing.assert_close(found.log_det(0.7), without)
 
 
+class TiedOutput(nn.Module):
+    """The last layer's weight is the table that tokens are looked up in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(5, 3), nn.Linear(3, 5)
+        self.out.weight = self.table.weight
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.table(x).mean(1)))
+
+
+def weight_normed() -> nn.Module:
+    return nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)))
+
+
+@pytest.mark.parametrize("make", [TiedOutput, weight_normed])
+def test_a_last_layer_whose_weight_is_not_its_alone_is_that_of_the_full_matrix(make):
+    """The network is not linear in such a weight: the other parameters frozen, structure='full' says the same."""
+    torch.manual_seed(0)
+    net, x = make().double(), torch.randint(5, (12, 2))
+    data = x, torch.randint(5, (12,))
+    found = Laplace(structure="last-layer", tune_prior=False).post_hoc(net, data)
+    last = {id(p) for p in list(net.children())[-1].parameters()}
+    for p in net.parameters():
+        p.requires_grad_(id(p) in last)
+    expected = Laplace(structure="full", tune_prior=False).post_hoc(net, data)
+    torch.testing.assert_close(found.outputs(x), expected.outputs(x))
+    torch.testing.assert_close(found.predict(x).probs, expected.predict(x).probs)
+
+
 def test_a_last_layer_too_large_for_a_matrix_is_refused():
     net = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 100))
     with pytest.raises(PosterityError, match="30,100 weights would not fit"):

@@ -47,6 +47,22 @@ def test_output_moments_are_those_of_draws(kind):
     assert ((found - covariance).abs() < 5 * error).all()
 
 
+@pytest.mark.parametrize("kind", ["diagonal", "low-rank"])
+def test_a_parameter_without_spread_is_as_one_that_is_fixed(kind):
+    net = network()
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    still = next(iter(mean))
+    std = {name: torch.full_like(p, 0.1 if name != still else 0.0) for name, p in mean.items()}
+    none = {name: s for name, s in std.items() if name != still}
+    outputs = []
+    for own in (std, none):
+        options = {"deviations": torch.zeros(2, sum(s.numel() for s in own.values()), dtype=torch.float64)}
+        family = DiagonalGaussian if kind == "diagonal" else LowRankGaussian
+        plain = family(net, pst.likelihoods.Categorical(), mean, own, **(options if kind == "low-rank" else {}))
+        outputs.append(Linearised(plain).outputs(INPUTS))
+    torch.testing.assert_close(outputs[0], outputs[1])
+
+
 def test_a_draw_is_the_network_itself_where_it_is_linear_in_the_weights():
     net = nn.Linear(4, 3).double()
     mean = {name: p.detach() for name, p in net.named_parameters()}
@@ -199,8 +215,11 @@ def test_a_mixture_with_a_point_gives_both_the_same_weight():
     network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     data, quiet = (x, (x[:, 0] > 0).long()), pst.Training(progress=False)
     linear, point = (pst.fit(network, m, data, epochs=5, training=quiet) for m in (pst.Laplace(), pst.MAP()))
-    found = Mixture([linear, point]).predict(x, draws=20, keep_samples=True)
     expected = (linear.predict(x, draws=10).probs + point.predict(x).probs) / 2
-    torch.testing.assert_close(found.probs, expected)
-    draws = [draw(x).softmax(-1) for draw in Mixture([linear, point]).draws(20)]
-    torch.testing.assert_close(found.samples, torch.stack(draws))
+    for parts in ([linear, point], [point, linear]):
+        mixture = Mixture(parts)
+        mixture.predict(x, draws=1)  # of the first part alone
+        found = mixture.predict(x, draws=20, keep_samples=True)
+        torch.testing.assert_close(found.probs, expected)
+        draws = [draw(x).softmax(-1) for draw in mixture.draws(20)]
+        torch.testing.assert_close(found.samples, torch.stack(draws))

@@ -6,8 +6,21 @@ from torch import nn
 
 import posterity as pst
 from posterity.posteriors import DiagonalGaussian, Empirical, Mixture
+from posterity.prediction import Compute
 
 LIKELIHOOD = pst.likelihoods.Gaussian(0.5)
+
+
+class RandomFeatures(nn.Module):
+    """A network whose buffer is drawn anew in every instance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", torch.randn(2, 8))
+        self.out = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.sin(x @ self.frequencies))
 
 
 def points(*weights: float) -> Empirical:
@@ -25,6 +38,8 @@ def narrow(mean: float) -> DiagonalGaussian:
         ([points(0.0), narrow(1.0)], 32, 32),
         ([points(0.0), points(1.0, 1.0, 1.0, 1.0)], 8, 8),
         ([points(0.0), points(1.0)], 32, 2),  # nothing is gained by points over again
+        ([points(0.0), points(1.0, 1.0)], 32, 32),
+        ([Mixture([points(0.0), points(0.0)]), points(1.0)], 32, 32),
     ],
 )
 def test_a_point_weighs_as_much_as_a_gaussian(parts, draws, taken):
@@ -34,3 +49,46 @@ def test_a_point_weighs_as_much_as_a_gaussian(parts, draws, taken):
     assert float(prediction.mean) == pytest.approx(0.5, abs=1e-5)
     assert float(prediction.epistemic) == pytest.approx(0.25, abs=1e-5)
     assert float(prediction.mean) == pytest.approx(float(mixture.mean()["weight"]), abs=1e-5)
+
+
+def normalised() -> nn.Module:
+    """A network whose BatchNorm has seen data of its own."""
+    network = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    network(3 * torch.randn(64, 2) + torch.randn(2))
+    return network
+
+
+@pytest.mark.parametrize("network", [RandomFeatures, normalised])
+@pytest.mark.parametrize("batched", [True, False])
+def test_every_part_keeps_its_own_buffers(network, batched):
+    torch.manual_seed(0)
+    networks = [network().eval() for _ in range(3)]
+    parts = [Empirical(n, LIKELIHOOD, [dict(n.named_parameters())]) for n in networks]
+    mixture, x = Mixture([Mixture(parts[:2]), *parts[2:]]), torch.randn(4, 2)
+    found = mixture.predict(x, 4, keep_samples=True, compute=Compute(batched=batched)).samples
+    for n in networks:
+        assert (found - n(x)).abs().amax((1, 2)).min() < 1e-6
+    assert torch.equal(mixture.module(x), networks[0](x))  # the first part's own, as they were
+
+
+def test_refreshing_a_mixture_refreshes_its_parts():
+    torch.manual_seed(0)
+    data = [(torch.randn(32, 2), torch.zeros(32, 1)) for _ in range(2)]
+    networks = [normalised() for _ in range(2)]
+    means = [{name: p.detach() for name, p in n.named_parameters()} for n in networks]
+    stds = [{name: torch.full_like(p, 0.1) for name, p in mean.items()} for mean in means]
+    parts = [
+        DiagonalGaussian(n, LIKELIHOOD, *moments, seed=i).refresh(data, 2)
+        for i, (n, *moments) in enumerate(zip(networks, means, stds, strict=True))
+    ]
+    x = torch.randn(4, 2)
+    found = Mixture(parts).refresh(data, 8).predict(x, 16)
+    expected = [part.refresh(data, 8).predict(x, 8).mean for part in parts]
+    assert found.draws == 16
+    torch.testing.assert_close(found.mean, torch.stack(expected).mean(0))
+
+
+def test_parts_of_different_networks_are_refused():
+    other = Empirical(nn.Linear(2, 1, bias=False), LIKELIHOOD, [{"weight": torch.zeros(1, 2)}])
+    with pytest.raises(pst.PosterityError, match="one network"):
+        Mixture([points(0.0), other])

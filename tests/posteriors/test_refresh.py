@@ -7,7 +7,9 @@ from torch.func import functional_call
 from torch.optim.swa_utils import update_bn
 
 from posterity.flat import Layout
+from posterity.posteriors import DiagonalGaussian, load, save
 from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
+from posterity.probability.likelihoods import Categorical
 from posterity.types import Batch, PosterityError
 
 
@@ -83,6 +85,26 @@ def test_tied_weights_stay_tied():
     (buffers,) = refreshed(module, [params], data)
     hidden = data[0].inputs @ params["0.weight"].T + params["0.bias"]
     torch.testing.assert_close(buffers["1.running_mean"], hidden.mean(0))
+
+
+def test_a_bank_does_not_serve_other_draws(tmp_path):
+    """In another precision the same seed has other draws, which had the statistics of the first ones."""
+    module, data = network(), batches([16, 16])
+    mean = {name: p.detach() for name, p in module.named_parameters()}
+    std = {name: torch.full_like(p, 0.3) for name, p in mean.items()}
+    plain = DiagonalGaussian(module, Categorical(), mean, std)
+    banked, x = plain.refresh(data, 4), data[0].inputs
+    save(banked, tmp_path / "q.safetensors")
+    again = load(tmp_path / "q.safetensors", network())
+    torch.testing.assert_close(again.predict(x, 4).probs, banked.predict(x, 4).probs)
+    single, floats = banked.to(dtype=torch.float32), [Batch(b.inputs.float(), b.targets) for b in data]
+    with pytest.raises(PosterityError, match="draws on cpu float64, and the seed gives other draws on cpu float32"):
+        single.predict(x.float(), 4)
+    expected = plain.to(dtype=torch.float32).refresh(floats, 4).predict(x.float(), 4)
+    torch.testing.assert_close(single.refresh(floats, 4).predict(x.float(), 4).probs, expected.probs)
+    torch.testing.assert_close(
+        single.to(dtype=torch.float64).predict(x, 4).probs, banked.predict(x, 4).probs, atol=1e-5, rtol=0
+    )
 
 
 def test_no_data_is_refused():

@@ -5,10 +5,20 @@ import torch
 from torch import nn
 
 from posterity.evaluation import evaluate, scores
-from posterity.posteriors import DiagonalGaussian, Empirical, Mixture, Stochastic, load, save, temper, tempered
+from posterity.posteriors import (
+    DiagonalGaussian,
+    Empirical,
+    Mixture,
+    Stochastic,
+    conformal,
+    load,
+    save,
+    temper,
+    tempered,
+)
 from posterity.posteriors.stochastic import with_dropout
 from posterity.posteriors.tempered import minimise
-from posterity.probability.likelihoods import Bernoulli, Categorical, Gaussian
+from posterity.probability.likelihoods import Bernoulli, Categorical, Gaussian, MultiHead
 from posterity.types import PosterityError
 
 N = 4000
@@ -31,7 +41,7 @@ def labels(posterior, x):
     return torch.multinomial(posterior.predict(x).probs, 1, generator=torch.Generator().manual_seed(2))[:, 0]
 
 
-@pytest.mark.parametrize("known", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("known", [0.5, 1.0, 3.0, 30.0, 100.0])
 def test_recovers_a_known_temperature(inputs, known):
     """Logits known × too large, labels drawn at the right size."""
     posterior, y = point(known), labels(point(), inputs)
@@ -43,8 +53,16 @@ def test_recovers_a_known_temperature(inputs, known):
 def test_recovers_a_known_temperature_of_one_logit(inputs):
     right = point(classes=1, likelihood=Bernoulli())
     y = labels(right, inputs)
-    found = temper(point(2.5, 1, Bernoulli()), (inputs, y))
-    assert found.likelihood.temperature == pytest.approx(2.5, rel=0.08)
+    for known in (2.5, 50.0):
+        found = temper(point(known, 1, Bernoulli()), (inputs, y))
+        assert found.likelihood.temperature == pytest.approx(known, rel=0.08)
+
+
+def test_recovers_a_known_temperature_of_one_head(inputs):
+    head = MultiHead(heads=((0, 1), (2, 3)), head=1)
+    y = labels(point(likelihood=head), inputs)
+    found = temper(point(5.0, likelihood=head), (inputs, y))
+    assert found.likelihood.temperature == pytest.approx(5.0, rel=0.05)
 
 
 class Words(nn.Module):
@@ -119,6 +137,16 @@ def test_is_saved_like_any_other(tmp_path, inputs):
 
 def test_golden_section():
     assert minimise(lambda t: (t - 1.234) ** 2, -5, 5) == pytest.approx(1.234, abs=1e-4)
+
+
+def test_a_threshold_of_coverage_does_not_outlive_its_temperature(inputs):
+    """Tempered afterwards, sets of a level of 0.9 held every class."""
+    data = inputs, labels(point(), inputs)
+    posterior = conformal(point(10.0), data)
+    with pytest.raises(PosterityError, match="temper first"):
+        temper(posterior, data)
+    found = conformal(temper(point(10.0), data), data)
+    assert float(found.covered(data).float().mean()) == pytest.approx(0.9, abs=0.01)
 
 
 def test_bad_input(inputs):

@@ -47,6 +47,29 @@ class Residual(nn.Module):
         return x + 2 * self.left(x) + self.right(x).view(x.size(0), -1) / 3
 
 
+class Turned(nn.Module):
+    """Attributes of a tensor that are tensors, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.layer(x).mT.reshape(x.shape[0], -1)
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, of which one acts on other inputs than the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 2), nn.Linear(3, 2)
+        self.right.weight = self.left.weight
+
+    def forward(self, x):
+        return torch.cat([self.left(x[:, :3]), self.right(x[:, 3:])], 1)
+
+
 class Branches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -67,6 +90,8 @@ EXACT = {
     "tanh": (lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), (3, 6)),
     "residual": (Residual, (3, 6)),
     "branches": (Branches, (3, 6)),
+    "transposed": (Turned, (3, 2, 6)),
+    "tied": (Tied, (3, 6)),
 }
 
 
@@ -82,6 +107,16 @@ def test_with_independent_activations_moments_are_those_of_draws(case):
     fourth = (draws - draws.mean(0)).pow(4).mean(0)
     spread = ((fourth - draws.var(0).square()).clamp_min(0) / count).sqrt()
     assert ((draws.var(0) - found.variance).abs() <= 5 * spread + 1e-12).all()
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.LeakyReLU(0.2), nn.GELU(), nn.Softplus(), nn.ELU(), nn.SiLU()])
+def test_a_small_spread_about_a_large_mean_keeps_its_digits(activation):
+    """Where the activation is a straight line, in float32."""
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), activation)
+    mean, variance = {"0.weight": torch.full((1, 1), 100.0)}, {"0.weight": torch.full((1, 1), 1e-4)}
+    found = output_moments(net, mean, variance, torch.ones(1, 1))
+    assert float(found.mean) == pytest.approx(100, rel=1e-6)
+    assert float(found.variance) == pytest.approx(1e-4, rel=5e-3)
 
 
 def test_batch_norm_scales_means_and_stds():

@@ -9,7 +9,7 @@ from torch import nn
 import posterity as pst
 from posterity.posteriors import DiagonalGaussian, Empirical
 from posterity.prediction.accumulate import COMPONENTS, accumulator
-from posterity.prediction.passes import Passes, Way, stack
+from posterity.prediction.passes import Compute, Passes, Way, stack
 
 CATEGORICAL = pst.likelihoods.Categorical()
 G = torch.Generator().manual_seed(0)
@@ -37,6 +37,26 @@ def test_entropy_and_covariance_decompositions():
     torch.testing.assert_close(p.aleatoric_variance, aleatoric.diagonal(dim1=1, dim2=2), rtol=0, atol=1e-12)
 
 
+def test_covariances_of_words_are_those_of_each_word():
+    words = LOGITS.unsqueeze(1).expand(-1, 2, -1, -1)
+    each = predict(LOGITS, keep=True).covariances()
+    for found, expected in zip(predict(words, keep=True).covariances(), each, strict=True):
+        torch.testing.assert_close(found, expected.expand(2, -1, -1, -1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_draws_in_half_precision_are_averaged_in_single(dtype):
+    """The sums of a thousand draws have more digits than one of them."""
+    logits = (2 * torch.randn(999, 5, 3, generator=torch.Generator().manual_seed(0))).to(dtype)
+    p, expected = predict(logits), predict(logits.double())
+    for name in ("probs", "aleatoric", "epistemic", "std"):
+        torch.testing.assert_close(getattr(p, name).double(), getattr(expected, name), rtol=1e-5, atol=1e-6)
+    p, expected = (predict(t, pst.likelihoods.Gaussian(0.3)) for t in (logits, logits.double()))
+    for name in ("mean", "std"):
+        torch.testing.assert_close(getattr(p, name).double(), getattr(expected, name), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(p.interval()[1].double(), expected.interval()[1], rtol=1e-5, atol=1e-6)
+
+
 def test_identical_draws_have_no_epistemic_part():
     p = predict(LOGITS[:1].expand(6, 5, 3))
     assert p.epistemic.abs().max() < 1e-12
@@ -56,6 +76,24 @@ def test_log_prob_of_yes_and_no_in_either_shape(shape):
     p, y = predict(logits, pst.likelihoods.Bernoulli()), torch.tensor([0, 1, 1, 0, 1])
     yes = logits[..., 0].sigmoid().mean(0)
     torch.testing.assert_close(p.log_prob(y.view(shape)), torch.where(y == 1, yes, 1 - yes).log())
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_one_logit_without_a_dimension_of_its_own(batch):
+    """Of a single input, too, whose draws [draws, 1] look like a column of logits."""
+    logits = LOGITS[:, :batch, 0]
+    p = predict(logits, pst.likelihoods.Bernoulli())
+    yes = logits.sigmoid().mean(0)
+    torch.testing.assert_close(p.probs, torch.stack([1 - yes, yes], -1))
+    assert p.label.shape == p.entropy.shape == p.aleatoric.shape == (batch,)
+
+
+@pytest.mark.parametrize("logit", [20.0, -20.0, 60.0])
+def test_yes_and_no_that_are_hardly_possible_keep_their_digits(logit):
+    p = predict(torch.full((1, 1, 1), logit), pst.likelihoods.Bernoulli())
+    expected = [-nn.functional.softplus(torch.tensor(sign * logit)) for sign in (1, -1)]
+    for label, log_prob in enumerate(expected):
+        torch.testing.assert_close(p.log_prob(torch.tensor([label])), log_prob[None])
 
 
 def test_regression_is_the_mixtures():
@@ -83,6 +121,18 @@ def test_one_gaussian_component_has_the_normal_quantiles():
     low, high = p.interval(0.95)
     torch.testing.assert_close(high, torch.full((2, 1), 2 * 1.959963985, dtype=torch.float64), rtol=1e-8, atol=0)
     torch.testing.assert_close(low, -high)
+
+
+def test_quantiles_far_out():
+    """1 − 1e-9 is 1 in float32; of 256 draws one that strays has the last 256th of the distribution to itself."""
+    normal = predict(torch.zeros(1, 1, dtype=torch.float64), pst.likelihoods.Gaussian(2.0))
+    assert float(normal.quantile(1 - 1e-9)) == pytest.approx(2 * 5.99780702, rel=1e-6)
+    assert predict(torch.zeros(1, 1), pst.likelihoods.Gaussian(2.0)).quantile(1 - 1e-9).isfinite()
+    outputs = torch.zeros(256, 1, dtype=torch.float64)
+    outputs[7] = 1000.0
+    stray = predict(outputs, pst.likelihoods.Gaussian(1.0))
+    share = torch.tensor(1 - 256 * (1 - 0.999), dtype=torch.float64)
+    assert float(stray.quantile(0.999)) == pytest.approx(1000 + float(torch.special.ndtri(share)), abs=1e-6)
 
 
 def test_a_long_stream_keeps_a_bounded_number_of_draws_and_exact_moments():
@@ -194,6 +244,20 @@ def test_what_vmap_cannot_follow_is_looped(network):
     q = DiagonalGaussian(network(2, 3), pst.likelihoods.Categorical(), mean, std)
     x = torch.randn(6, 2, generator=torch.Generator().manual_seed(6))
     torch.testing.assert_close(q.predict(x).probs, torch.stack([f(x).softmax(-1) for f in q.draws(32)]).mean(0))
+
+
+@pytest.mark.parametrize("batched", [None, False, True])
+def test_long_sentences_after_short_ones_keep_to_the_memory(batched):
+    net = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3))
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    q = DiagonalGaussian(net, CATEGORICAL, mean, {name: torch.full_like(p, 0.1) for name, p in mean.items()})
+    memory = 2**20
+    network = Passes(net, Compute(batched=batched, memory=memory))
+    for length in (2, 500):
+        words = torch.zeros(400, length, dtype=torch.long)
+        way = network.way(q, words, 8)
+        held = length * (4 + 3) * 4 * (8 if way.batched else 1)  # bytes of one example's activations
+        assert way.block * held <= memory < (way.block + 1) * held or way.block == 250
 
 
 def test_layers_before_the_first_random_weight_are_passed_through_once():

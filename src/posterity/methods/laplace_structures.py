@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from posterity import last_layer
 from posterity.curvature import ggn
@@ -218,10 +219,12 @@ class LastLayer(Full):
             if not own:
                 raise PosterityError("the last layer needs no gradient, so it has no posterior: use another structure")
             self.names = tuple(name for name, p in module.named_parameters() if id(p) in own)
-            self.network_is_linear = all(p.requires_grad for p in layer.parameters())
+            held = [id(p) for part in module.modules() for p in part.parameters(recurse=False)]
+            alone = all(held.count(id(p)) == 1 for p in layer.parameters(recurse=False))  # tied to no other layer's
+            self.network_is_linear = alone and not is_parametrized(layer) and len(own) == len(list(layer.parameters()))
         if self.network_is_linear:
             found = ggn.last_layer(module, likelihood, batch, columns)
-        else:  # a part of the layer stays fixed, of which features know nothing
+        else:  # features know nothing of parts that stay fixed, nor of what else a weight does
             found = ggn.full(module, likelihood, batch, columns, self.names)
         self.sum = self.sum + found * len(batch.targets)
 

@@ -149,10 +149,12 @@ class WeightPosterior(Posterior):
     """A distribution over the weights of one network: what pruning and continual learning ask for.
 
     Networks with BatchNorm need buffers that fit each draw, so their draws are a fixed bank: the seed's first draws,
-    each with its own refreshed buffers (``posterity.posteriors.batchnorm``).
+    each with its own refreshed buffers (``posterity.posteriors.batchnorm``). A seed's draws on a CPU differ from those
+    on a GPU, and in double precision from those in single, so a bank serves only where it was made.
 
     Attributes:
         bank: Buffers of the bank's draws by name, [draws, ...]; empty without BatchNorm.
+        banked_in: The kind of device and the precision in which the bank was made; None where that is not known.
     """
 
     needs_bank: ClassVar[bool] = True
@@ -169,6 +171,12 @@ class WeightPosterior(Posterior):
     ) -> None:
         super().__init__(module, likelihood, inputs=inputs, seed=seed)
         self.bank: Params = bank or {}
+        self.banked_in: str | None = None
+
+    @property
+    def numbers(self) -> str:
+        """The kind of device and the precision that draws are made in, such as ``cpu float32``."""
+        return f"{self.device.type} {next(self.module.parameters()).dtype}".replace("torch.", "")
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights: every parameter of the module, by name."""
@@ -218,6 +226,11 @@ class WeightPosterior(Posterior):
         if n > size:
             raise PosterityError(
                 f"{n} draws were asked for, but the bank has {size}: posterior.refresh(loader, draws={n})"
+            )
+        if self.banked_in not in (None, self.numbers):
+            raise PosterityError(
+                f"the BatchNorm statistics are those of draws on {self.banked_in}, and the seed gives other draws on "
+                f"{self.numbers}: posterior.refresh(loader, draws={n})"
             )
         generator = self._generator(None)
         return ((self.sample(generator), {name: b[i] for name, b in self.bank.items()}) for i in range(n))

@@ -88,6 +88,7 @@ def with_bank(posterior: P, batches: Iterable[Batch], draws: int = 32) -> P:
     banked.module = copy.deepcopy(posterior.module)
     banked.module.load_state_dict(each.pop(), strict=False)
     banked.bank = {name: torch.stack([buffers[name] for buffers in each]) for name in each[0]}
+    banked.banked_in = banked.numbers
     return banked
 
 

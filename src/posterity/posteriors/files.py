@@ -50,13 +50,16 @@ def load(path: str | Path, module: nn.Module, device: torch.device | str = "cpu"
 
     Args:
         path: What ``save`` wrote.
-        module: A network of the same architecture; its weights do not matter and are not changed.
+        module: A network of the same architecture; its weights and their precision do not matter and are not changed.
         device: Where the posterior goes.
     """
     if not isinstance(module, nn.Module):
         raise PosterityError(f"a posterior is read for a network, got {module!r}")
     state = read_state(path, "posterior", find_device(device))
-    return _unpacked(state, plain_copy(module).to(device))
+    network, precision = plain_copy(module).to(device), state.get("precision")  # files of before it was kept have none
+    if precision and precision != _precision(network):
+        network = network.to(getattr(torch, precision))
+    return _unpacked(state, network)
 
 
 def _packed(posterior: Posterior) -> dict[str, Any]:
@@ -66,11 +69,12 @@ def _packed(posterior: Posterior) -> dict[str, Any]:
         "inputs": asdict(posterior.inputs) if posterior.inputs else None,
         "seed": posterior.seed,
         "architecture": _architecture(posterior.module),
+        "precision": _precision(posterior.module),
         "buffers": dict(posterior.module.named_buffers()),
         "state": posterior.state(),
     }
     if isinstance(posterior, WeightPosterior):
-        state["bank"] = posterior.bank
+        state |= {"bank": posterior.bank, "banked_in": posterior.banked_in}
     if posterior.parts:
         state["parts"] = [_packed(part) for part in posterior.parts]
     return state
@@ -91,8 +95,12 @@ def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
     posterior.seed = state["seed"]
     posterior._fresh()
     if isinstance(posterior, WeightPosterior):
-        posterior.bank = state["bank"]
+        posterior.bank, posterior.banked_in = state["bank"], state.get("banked_in")
     return posterior
+
+
+def _precision(module: nn.Module) -> str:
+    return str(next(module.parameters()).dtype).removeprefix("torch.")
 
 
 def _architecture(module: nn.Module) -> dict[str, list[int]]:

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments, check_finite, map_inputs, num_examples
+from posterity.calling import activation_bytes, arguments, check_finite, map_inputs, num_examples
 from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
 from posterity.posteriors.kronecker_outputs import KroneckerOutputs
 from posterity.posteriors.linear_draws import LinearDraw, LinearDraws
-from posterity.prediction.passes import KEEP, Weights, activation_bytes, batched, blocks
+from posterity.prediction.passes import KEEP, Weights, batched, blocks
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Carried, Normal
@@ -156,9 +156,9 @@ class Linearised(WeightPosterior):
         by_layers = without_jacobians(self.parts[0], inputs)
         if by_layers is not None:
             return by_layers
-        variance = self.variance()
-        free = {name: m for name, m in self.mean().items() if bool((variance[name] > 0).any())}
-        held = {name: m for name, m in self.mean().items() if name not in free}
+        mean, drawn = self.mean(), self.sample()
+        free = {name: m for name, m in mean.items() if drawn[name] is not m}
+        held = {name: m for name, m in mean.items() if name not in free}
         size = sum(m.numel() for m in free.values()) * self._width(inputs)
         count = max(1, _FLOATS // size)
         parts = [

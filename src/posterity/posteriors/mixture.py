@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ class Mixture(WeightPosterior):
 
     n draws are spread over the parts as evenly as they go, in turn; parts that have fewer distinct draws than their
     share (points) give each once, so that five points asked for 32 draws are five draws. Beside parts that have more,
-    they give theirs over again, so that all parts keep equal weight.
+    they give theirs over again, so that all parts keep equal weight. Every draw has the buffers of its part's network.
     """
 
     kind = "mixture"
@@ -34,8 +34,11 @@ class Mixture(WeightPosterior):
         first = parts[0]
         if any(part.likelihood != first.likelihood for part in parts):
             raise PosterityError("the parts of a mixture must share one likelihood")
+        if any(_shapes(part.module) != _shapes(first.module) for part in parts):
+            raise PosterityError("the parts of a mixture must be posteriors over one network, got different ones")
         super().__init__(first.module, first.likelihood, inputs=first.inputs, seed=first.seed)
         self.parts = list(parts)
+        self.buffers = [_shared_where_equal(part.module, self.module) for part in parts]
         self.history = first.history
 
     @property
@@ -54,7 +57,7 @@ class Mixture(WeightPosterior):
         once = [
             share if p.distinct is None else min(share, p.distinct) for share, p in zip(shares, self.parts, strict=True)
         ]
-        return once if max(once) - min(once) <= 1 else shares
+        return once if len(set(once)) == 1 else shares
 
     def _sharing(self, n: int) -> list[tuple[Posterior, int]]:
         """The parts that give draws, and how many."""
@@ -73,10 +76,15 @@ class Mixture(WeightPosterior):
         return _in_turn([_repeated(*own) for own in rows])
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
-        """Weights of the parts in turn, where every part's draws are weights."""
-        each = [(part.samples(share, generator), part, share) for part, share in self._sharing(n)]
-        known = [_repeated(samples, part, share) for samples, part, share in each if samples is not None]
-        return _in_turn(known) if len(known) == len(each) else None
+        """Weights and buffers of the parts in turn, where every part's draws are weights."""
+        if any(part.samples(1) is None for part in self.parts):
+            return None
+        buffers = dict(zip(self.parts, self.buffers, strict=True))
+        each = [
+            _repeated(_with_buffers(part.samples(share, generator) or (), buffers[part]), part, share)
+            for part, share in self._sharing(n)
+        ]
+        return _in_turn(each)
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights of a part chosen at random."""
@@ -100,6 +108,10 @@ class Mixture(WeightPosterior):
         each = torch.stack([part.log_prob(params) for part in self._weights()])
         return torch.logsumexp(each, 0) - torch.log(torch.tensor(float(len(each))))
 
+    def refresh(self, loader: Iterable[Any], draws: int = 32) -> Mixture:
+        """The same mixture, every part with a bank of ``draws`` draws of its own."""
+        return Mixture([part.refresh(loader, draws) for part in self._weights()])
+
     def _weights(self) -> list[WeightPosterior]:
         parts = [part for part in self.parts if isinstance(part, WeightPosterior)]
         if len(parts) < len(self.parts):
@@ -114,6 +126,21 @@ class Mixture(WeightPosterior):
     def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Mixture:
         """A mixture of rebuilt parts."""
         return cls(state["parts"])
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: p.shape for name, p in module.named_parameters()}
+
+
+def _shared_where_equal(module: nn.Module, first: nn.Module) -> Params:
+    """The buffers of a part's network; one that the first part has, too, as that same tensor, which is not copied."""
+    known = dict(first.named_buffers())
+    return {name: known[name] if torch.equal(b, known[name]) else b for name, b in module.named_buffers()}
+
+
+def _with_buffers(samples: Iterable[Weights], own: Params) -> Iterator[Weights]:
+    """A part's draws with the buffers of its network, where a draw does not bring its own."""
+    return ((params, {**own, **buffers}) for params, buffers in samples)
 
 
 def _repeated(draws: Iterator[Any], part: Posterior, share: int) -> Iterator[Any]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from posterity.calling import map_inputs
 from posterity.data.pieces import pieces
 from posterity.posteriors.base import Posterior
+from posterity.posteriors.conformal import Conformal
 from posterity.probability.likelihoods import Bernoulli, Categorical
 from posterity.types import PosterityError
 
@@ -42,10 +43,11 @@ def temper(posterior: P, validation: Any, draws: int = 32) -> P:
         draws: Networks averaged.
     """
     likelihood = _classifier(posterior)
-    logs, targets = [], []
+    # At the highest temperature, where the probabilities still tell the logits of a network that is far too sure.
+    hottest, logs, targets = tempered(posterior, likelihood.temperature * math.exp(_RANGE)), [], []
     for batch in pieces(validation):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
-        samples = posterior.predict(inputs, draws, keep_samples=True).samples
+        samples = hottest.predict(inputs, draws, keep_samples=True).samples
         if samples is None:
             raise PosterityError(f"{type(posterior).__name__} predicts without draws, so it cannot be tempered")
         samples = samples.flatten(1, -2)  # the words of a sentence and the pixels of an image one by one
@@ -54,12 +56,14 @@ def temper(posterior: P, validation: Any, draws: int = 32) -> P:
     if not logs:
         raise PosterityError("there are no examples to find a temperature on")
     log_probs, labels = torch.cat(logs, 1), torch.cat(targets)
-    found = minimise(lambda log_t: _nll(log_probs, labels, math.exp(log_t)), -_RANGE, _RANGE)
+    found = minimise(lambda log_t: _nll(log_probs, labels, math.exp(log_t - _RANGE)), -_RANGE, _RANGE)
     return tempered(posterior, likelihood.temperature * math.exp(found))
 
 
 def tempered(posterior: P, temperature: float) -> P:
     """The same posterior with this temperature."""
+    if isinstance(posterior, Conformal):
+        raise PosterityError("a threshold of coverage holds at its own temperature: temper first, then conformal")
     likelihood = replace(_classifier(posterior), temperature=float(temperature))
     other = copy.copy(posterior)
     other.likelihood = likelihood
@@ -86,7 +90,7 @@ def minimise(function: Callable[[float], float], low: float, high: float, tolera
 
 
 def _nll(log_probs: Tensor, targets: Tensor, temperature: float) -> float:
-    """NLL of the mean over draws; softmax(log p/T) is softmax(f/T)."""
+    """NLL of the mean over draws at this many times their temperature; softmax(log p/T) is softmax(f/T)."""
     each = (log_probs / temperature).log_softmax(-1)
     chosen = each.gather(-1, targets.expand(len(each), -1).unsqueeze(-1))[..., 0]
     return -(torch.logsumexp(chosen, 0) - math.log(len(each))).mean().item()

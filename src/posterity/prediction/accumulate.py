@@ -2,7 +2,7 @@
 
 Class probabilities need their mean, variance and mean entropy; numbers need the mean and variance of E[y | f] and the
 mean noise. Quantiles and densities of numbers need whole draws: the first ``COMPONENTS`` are kept (draws are
-exchangeable), the moments use all.
+exchangeable), the moments use all. Outputs in half precision are summed in single, whose digits many draws need.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class ClassAccumulator:
 
     def add(self, outputs: Tensor) -> None:
         """Take in logits [draws, batch, classes]."""
-        probs = self.likelihood.probs(outputs)
+        outputs = _at_least_single(outputs)
+        # As one batch: what a likelihood makes of one logit for a single input depends on the number of dimensions.
+        probs = self.likelihood.probs(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
         self.moments.add(probs)
         self.entropies = self.entropies + entropy(probs).sum(0)
         if self.kept is not None:
@@ -124,6 +126,7 @@ class RealAccumulator:
 
     def add(self, outputs: Tensor) -> None:
         """Take in outputs [draws, batch, ...]."""
+        outputs = _at_least_single(outputs)
         room = self.limit - self.count
         if room > 0:
             self.components.append(outputs[: int(min(room, len(outputs)))])
@@ -148,3 +151,7 @@ class RealAccumulator:
             components,
             self.likelihood,
         )
+
+
+def _at_least_single(outputs: Tensor) -> Tensor:
+    return outputs.to(torch.promote_types(outputs.dtype, torch.float32))

@@ -17,6 +17,7 @@ from posterity.types import Params, PosterityError
 __all__ = ["FUNCTIONS", "LAYERS", "METHODS", "LayerWeights", "Moments", "Rule", "as_moments"]
 
 Rule = Callable[..., Any]
+_ROOT_TWO_PI = math.sqrt(2 * math.pi)
 
 
 class Moments(NamedTuple):
@@ -67,16 +68,23 @@ def _batch_norm(layer: nn.Module, x: Moments, weights: LayerWeights) -> Moments:
 
 
 def _leaky_relu(x: Moments, slope: float = 0.0) -> Moments:
-    """Exact: with z = m/s, E[max(x, 0)] = m Φ(z) + s φ(z) and E[max(x, 0)²] = (m² + v) Φ(z) + m s φ(z)."""
+    """Exact, of slope·x + (1 − slope)·r with r = max(x, 0).
+
+    With z = m/s, Φ = Φ(z) and φ = φ(z),
+
+        E[r] = m Φ + s φ,    Var[r] = m² Φ (1 − Φ) + m s φ (1 − 2Φ) + s² (Φ − φ²),    Cov[x, r] = s² Φ,
+
+    where, unlike in E[r²] − E[r]², nothing large cancels for m ≫ s.
+    """
     std = x.variance.clamp_min(torch.finfo(x.variance.dtype).tiny).sqrt()
     z = x.mean / std
-    above, density = torch.special.ndtr(z), torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
-    positive = x.mean * above + std * density
-    square = (x.mean.square() + x.variance) * above + x.mean * std * density
-    # max(x, 0) + slope·min(x, 0), whose two parts are never both non-zero.
-    mean = positive + slope * (x.mean - positive)
-    second = square + slope**2 * (x.mean.square() + x.variance - square)
-    return Moments(mean, (second - mean.square()).clamp_min(0))
+    above, below, density = torch.special.ndtr(z), torch.special.ndtr(-z), torch.exp(-0.5 * z.square()) / _ROOT_TWO_PI
+    mean = x.mean * above + std * density
+    spread = (x.mean * above) * (x.mean * below) + x.mean * std * density * (below - above)
+    variance = (spread + x.variance * (above - density.square())).clamp_min(0)
+    rest = 1 - slope
+    together = slope * (slope + 2 * rest * above) * x.variance
+    return Moments(slope * x.mean + rest * mean, together + rest**2 * variance)
 
 
 def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Moments]:
@@ -84,13 +92,13 @@ def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Moments]:
     nodes, shares = _hermite(16)
 
     def rule(x: Moments, *args: Any, **kwargs: Any) -> Moments:
-        std = x.variance.sqrt()
-        mean, second = torch.zeros_like(std), torch.zeros_like(std)
+        std, center = x.variance.sqrt(), function(x.mean, *args, **kwargs)
+        shift, second = torch.zeros_like(std), torch.zeros_like(std)
         for node, share in zip(nodes, shares, strict=True):
-            value = function(x.mean + node * std, *args, **kwargs)
-            mean.add_(value, alpha=share)
+            value = function(x.mean + node * std, *args, **kwargs) - center  # a large value itself would cancel below
+            shift.add_(value, alpha=share)
             second.addcmul_(value, value, value=share)
-        return Moments(mean, (second - mean.square()).clamp_min(0))
+        return Moments(center + shift, (second - shift.square()).clamp_min(0))
 
     return rule
 
@@ -148,6 +156,12 @@ def _divide(x: Any, y: Any) -> Moments:
     if isinstance(y, Moments):
         raise PosterityError("moments cannot pass through a division by a random activation: use draws=32")
     return _multiply(x, 1 / y)
+
+
+def _attribute(x: Moments, name: str) -> Any:
+    """A shape or a type is the mean's; the tensor turned over (``x.mT``) has a variance, too."""
+    value = getattr(x.mean, name)
+    return Moments(value, getattr(x.variance, name)) if isinstance(value, Tensor) else value
 
 
 def _cat(parts: list[Any], dim: int = 0) -> Moments:
@@ -212,7 +226,7 @@ FUNCTIONS: dict[Any, Rule] = {
     torch.flatten: _both(torch.flatten),
     torch.cat: _cat,
     torch.mean: _average,
-    getattr: lambda x, name: getattr(x.mean, name),
+    getattr: _attribute,
     operator.getitem: lambda x, index: Moments(x.mean[index], x.variance[index]),
     F.relu: lambda x, inplace=False: _leaky_relu(x),
     torch.relu: lambda x: _leaky_relu(x),

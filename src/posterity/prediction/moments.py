@@ -87,8 +87,10 @@ class Propagation(fx.Interpreter):
             module = nn.Sequential(module)
         super().__init__(_traced(module))
         self.extra_traceback = False  # it would end up in the text of our errors
-        self.mean, self.variance = mean, variance
-        self.spread = {name for name, value in variance.items() if bool(value.any())}
+        first = {id(p): name for name, p in module.named_parameters()}
+        names = {name: first[id(p)] for name, p in module.named_parameters(remove_duplicate=False)}  # of tied weights
+        self.mean, self.variance = ({name: part[own] for name, own in names.items()} for part in (mean, variance))
+        self.spread = {name for name, value in self.variance.items() if bool(value.any())}
 
     def moments(self, inputs: Inputs) -> Moments:
         """Mean and variance of the outputs."""

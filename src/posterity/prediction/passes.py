@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posterity.calling import InputSpec, arguments, call, map_inputs, num_examples
+from posterity.calling import InputSpec, activation_bytes, arguments, call, map_inputs, num_examples
 from posterity.probability.likelihoods import Likelihood
 from posterity.recorded import Recorded
 from posterity.types import Inputs, Params, PosterityError, Predictor
@@ -110,7 +110,7 @@ class Passes:
             self.one_pass = torch.compile(self.one_pass)
             self.stacked_pass = torch.compile(self.stacked_pass)
         self.vmappable = _vmappable(self.module)
-        self.budget: int | None = None  # inputs whose activations fit the memory, once it is known
+        self.budgets: dict[InputSpec, int] = {}  # inputs whose activations fit the memory, by their shape
         self.ways: dict[int, Way] = {}
         self.kept: dict[int, list[Weights]] = {}
         self.replays: dict[int, Recorded] = {}  # of the chunks that are kept, which lie where they lie
@@ -173,7 +173,8 @@ class Passes:
             chunk = next(iter(self.chunks(posterior, self.chunk, None)))
             self.vmappable = self._batches(chunk, inputs)
             self.ways[examples] = self._fastest(chunk, inputs) if self.vmappable else self._largest(False, inputs)
-        return self.ways[examples]
+        fastest = self.ways[examples]  # sentences may be longer than those that it was timed on
+        return replace(fastest, block=min(fastest.block, self._largest(fastest.batched, inputs).block))
 
     def _batches(self, chunk: Weights, inputs: Inputs) -> bool:
         """Whether vmap can follow the network; it cannot branch on values, or write into a tensor of its own making."""
@@ -210,10 +211,11 @@ class Passes:
         """As many inputs at a time as the memory budget allows."""
         if self.compute.block is not None:
             return Way(batched_pass, self.compute.block)
-        if self.budget is None:
+        spec = InputSpec.of(inputs)
+        if spec not in self.budgets:
             memory = self.compute.memory or _free_memory(self.device)
-            self.budget = memory // activation_bytes(self.module, inputs)
-        return Way(batched_pass, max(1, self.budget // (self.chunk if batched_pass else 1)))
+            self.budgets[spec] = memory // activation_bytes(self.module, inputs)
+        return Way(batched_pass, max(1, self.budgets[spec] // (self.chunk if batched_pass else 1)))
 
 
 def _outputs(module: nn.Module, weights: Weights, inputs: Inputs) -> Tensor:
@@ -245,24 +247,6 @@ def _free_memory(device: torch.device) -> int:
 
 def _join(parts: list[Tensor], dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-
-def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
-    """Bytes of all layer outputs for one example: an upper bound of what one pass holds at a time."""
-    sizes: list[int] = []
-
-    def note(_: nn.Module, __: object, output: object) -> None:
-        if isinstance(output, Tensor):
-            sizes.append(output.numel() * output.element_size())
-
-    handles = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
-    try:
-        args, kwargs = arguments(map_inputs(inputs, lambda t: t[:1]))
-        module(*args, **kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return max(1, sum(sizes))
 
 
 def _vmappable(module: nn.Module) -> bool:

@@ -12,6 +12,7 @@ For numbers, by the law of total variance: variance = mean_s Var[y | f_s] + Var_
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
@@ -134,10 +135,10 @@ class Classification(Prediction):
         return self.probs * (1 - self.probs) - self.variance
 
     def covariances(self) -> tuple[Tensor, Tensor]:
-        """The whole (aleatoric, epistemic) covariance matrices, [batch, classes, classes]; needs ``samples``."""
+        """The whole (aleatoric, epistemic) covariance matrices, [batch, ..., classes, classes]; needs ``samples``."""
         if self.samples is None:
             raise PosterityError("covariance matrices need the draws: predict(..., keep_samples=True)")
-        outer = torch.einsum("sbi,sbj->bij", self.samples, self.samples) / len(self.samples)
+        outer = torch.einsum("s...i,s...j->...ij", self.samples, self.samples) / len(self.samples)
         mean = self.samples.mean(0)
         return torch.diag_embed(mean) - outer, outer - mean.unsqueeze(-1) * mean.unsqueeze(-2)
 
@@ -207,7 +208,7 @@ class Regression(Prediction):
         """The smallest value that y does not exceed with this probability, by bisection on the mixture."""
         if not 0 < level < 1:
             raise PosterityError(f"a quantile lies in (0, 1), got {level}")
-        reach = self.std * (12 + abs(torch.special.ndtri(torch.tensor(level)).item()))
+        reach = self.std / math.sqrt(level * (1 - level))  # no quantile of any distribution lies further out (Cantelli)
         low, high = self.mean - reach, self.mean + reach + self.likelihood.counts  # a rare count is a step away
         for _ in range(60):
             middle = (low + high) / 2

@@ -82,7 +82,7 @@ def _low_rank_normal(q: LowRankNormal, p: Normal) -> Tensor:
 
 def _gaussian(variance: Tensor, mean: Tensor, log_det: Tensor, p: Normal) -> Tensor:
     """KL of any Gaussian with these marginals and determinant against independent Normals."""
-    log_prior_det = 2 * _log(p.std).sum() if isinstance(p.std, Tensor) else 2 * math.log(p.std) * len(mean)
+    log_prior_det = 2 * (torch.zeros_like(mean) + p.std).log().sum()  # one std for all counts for each
     spread = ((variance + (mean - p.mean).square()) / p.std**2).sum()  # type: ignore[operator]
     return 0.5 * (spread - len(mean) + log_prior_det - log_det)
 

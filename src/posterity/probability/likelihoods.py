@@ -68,8 +68,8 @@ class Bernoulli(Likelihood):
     def probs(self, outputs: Tensor) -> Tensor:
         """[1 − p, p]."""
         logits = outputs.squeeze(-1) if outputs.ndim > 1 and outputs.shape[-1] == 1 else outputs
-        p = (logits / self.temperature).sigmoid()
-        return torch.stack([1 - p, p], -1)
+        logits = logits / self.temperature
+        return torch.stack([-logits, logits], -1).sigmoid()  # 1 − p has no digits left where p is near 1
 
 
 @dataclass(frozen=True)
