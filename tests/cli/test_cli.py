@@ -124,6 +124,22 @@ def test_a_file_that_has_grown_is_judged_in_the_units_of_the_run(posterity, tmp_
     assert code == 2 and "has the class 'a', for which the network has no output" in err
 
 
+def test_a_table_says_which_column_is_the_target_and_what_it_is(posterity, tmp_path):
+    rows = [f"{i % 4},{i},{i % 5}" for i in range(80)]
+    (tmp_path / "d.csv").write_text("\n".join(["grade,size,age", *rows]))
+    fit = ("fit", "--data", "d.csv", "--target", "grade", "--task", "regression", "--method", "vogn", *FAST)
+    assert posterity(*fit, "--out", "a")[0] == 0
+    (tmp_path / "x.csv").write_text("size,age\n1,2\n")
+    assert posterity("predict", "a", "x.csv", "--out", "y.csv")[0] == 0
+    assert (tmp_path / "y.csv").read_text().startswith("mean,std")
+    assert "RMSE" in posterity("evaluate", "a")[1]
+    assert posterity("fit", "--config", "a/config.toml", "--out", "b")[0] == 0
+    # What goes on from it predicts the same column as the same kind of number.
+    assert posterity("fit", "--data", "d.csv", "--method", "vogn", "--prior", "a", "--out", "c", *FAST)[0] == 0
+    saved = tomllib.loads((tmp_path / "c" / "config.toml").read_text())["run"]
+    assert (saved["target"], saved["task"]) == ("grade", "regression")
+
+
 def test_every_target_is_predicted(posterity, tmp_path):
     x = np.linspace(0, 1, 60)[:, None]
     np.savez(tmp_path / "d.npz", x=x, y=np.concatenate([x, 100 + 10 * x], 1))
@@ -184,6 +200,8 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--method", "mean-field", "--set", "method.family=3"), "must be str | Family, got 3"),
         (("fit", "--out", "r", "--method", "swag", "--set", "method.rank=ten"), "rank of swag must be int"),
         (("fit", "--out", "r", "--set", "training.lr=1", "--set", "training.lr.x=1"), "lr, which is 1 and no table"),
+        (("fit", "--out", "r", "--target", "price"), "target='price' means nothing for the data set 'digits'"),
+        (("fit", "--out", "r", "--task", "ranking"), "task='ranking' means nothing for the data set 'digits'"),
         (("evaluate", "absent"), "absent is not a run folder"),
         (("predict", "absent", "x.npz"), "absent is not a run folder"),
     ],

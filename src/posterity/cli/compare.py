@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from posterity.cli.options import Target, Task
 from posterity.cli.show import console, interruptible
 from posterity.evaluation.compare import compare as run_comparison
 from posterity.evaluation.contest import Contest, Watch
@@ -28,8 +29,8 @@ def compare(
     epochs: Annotated[int, typer.Option(help="Passes over the data; 0 takes what suits its size.")] = 0,
     ood: Annotated[str, typer.Option(help="Out-of-distribution sets by name, with commas.")] = "",
     budget: Annotated[str, typer.Option(help="equal-epochs, or equal-time (that of MAP).")] = "equal-epochs",
-    task: Annotated[str | None, typer.Option(help="classification or regression, where the data do not say.")] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict, of a .csv.")] = None,
+    task: Task = None,
+    target: Target = None,
     draws: Annotated[int, typer.Option(help="Networks averaged in predictions.")] = 32,
     shift: Annotated[bool, typer.Option(help="Also test on corrupted inputs.")] = True,
     tune: Annotated[bool, typer.Option(help="Choose settings on the validation part.")] = True,

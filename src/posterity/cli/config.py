@@ -1,6 +1,7 @@
 """What a run is made of, as TOML and back.
 
-    [run]        data, model, method, epochs, members, seed, likelihood, augment ("crop-flip"), prior (a run folder)
+    [run]        data, task, target, model, method, epochs, members, seed, likelihood, augment ("crop-flip"),
+                 prior (a run folder)
     [method]     the method's own hyper-parameters; a prior is a table with its kind, a wrapped method one with its name
     [training]   the fields of posterity.Training
 
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from posterity.data import CropFlip
+from posterity.data import CropFlip, DataSet, load
 from posterity.files import write_bytes
 from posterity.methods import METHODS, Method, tempering
 from posterity.probability import likelihoods, priors
@@ -36,6 +37,8 @@ class RunConfig:
     """A run, as the shell writes and reads it."""
 
     data: str = "digits"
+    task: str = ""
+    target: str = ""
     model: str = ""
     method: str = "map"
     epochs: int = 20
@@ -65,6 +68,10 @@ class RunConfig:
         _known(config.training_options, _FILE_TRAINING, "key in [training]")
         _typed(config.training_options, Training, "[training]")
         return config
+
+    def load_data(self) -> DataSet:
+        """The data, with what was said about a file of one's own."""
+        return load(self.data, task=self.task or None, target=self.target or None)
 
     def make_method(self) -> Method:
         """The method with its hyper-parameters."""

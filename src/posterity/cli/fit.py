@@ -13,6 +13,7 @@ import typer
 from posterity import data, models
 from posterity.cli.config import RunConfig
 from posterity.cli.folder import RunFolder, outputs_for, with_earlier
+from posterity.cli.options import Target, Task
 from posterity.cli.show import console, interruptible
 from posterity.continual.online import carry_on, weights_of
 from posterity.posteriors import Posterior
@@ -30,6 +31,8 @@ def fit(
     data_name: Annotated[
         str | None, typer.Option("--data", help="See `posterity data`, or a .npz, .csv, module:function.")
     ] = None,
+    task: Task = None,
+    target: Target = None,
     model: Annotated[str | None, typer.Option(help="See `posterity models`, or module:function.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; 20 if not given.")] = None,
     members: Annotated[int | None, typer.Option(help="Independent restarts; 5 of map are a deep ensemble.")] = None,
@@ -44,13 +47,13 @@ def fit(
     """Fit a posterior over networks and save it in a run folder."""
     folder = RunFolder(out)
     given = {"method": method, "data": data_name, "model": model, "epochs": epochs, "members": members, "seed": seed}
-    given["prior"] = None if prior is None else str(prior)
+    given |= {"task": task, "target": target, "prior": None if prior is None else str(prior)}
     settings = RunConfig.read(config or (folder.config_file if resume else None), changes or (), **given)
     if folder.posterior_file.exists() and not resume:
         raise PosterityError(f"{out} already holds a finished run: choose another --out")
     if not resume and any(out.glob(f"{folder.checkpoint.name}*")):
         raise PosterityError(f"{out} holds an interrupted run: go on with --resume, or choose another --out")
-    settings, dataset = with_earlier(settings, data.load(settings.data))
+    settings, dataset = with_earlier(settings)
     settings = replace(settings, model=settings.model or models.default_for(dataset))
     with interruptible("the same command with --resume goes on from the last checkpoint"):
         posterior = _fit(settings, dataset, folder, resume)
