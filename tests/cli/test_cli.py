@@ -202,6 +202,7 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--set", "training.lr=1", "--set", "training.lr.x=1"), "lr, which is 1 and no table"),
         (("fit", "--out", "r", "--target", "price"), "target='price' means nothing for the data set 'digits'"),
         (("fit", "--out", "r", "--task", "ranking"), "task='ranking' means nothing for the data set 'digits'"),
+        (("compare", "--out", "/dev/null"), "/dev/null is no folder"),
         (("evaluate", "absent"), "absent is not a run folder"),
         (("predict", "absent", "x.npz"), "absent is not a run folder"),
     ],
@@ -241,6 +242,28 @@ def test_interrupted_it_says_how_to_go_on_and_does(posterity, tmp_path, monkeypa
     assert code == 2 and "holds an interrupted run: go on with --resume" in err
     assert (tmp_path / "run" / "config.toml").read_bytes() == config
     assert posterity(*command, "--resume")[0] == 0 and (tmp_path / "run" / "posterior.safetensors").is_file()
+
+
+def test_a_finished_run_is_not_fitted_again(posterity, tmp_path):
+    posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
+    whole = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    for more in ((), ("--resume",), ("--resume", "--epochs", 3)):
+        code, _, err = posterity("fit", "--data", "two-moons", "--out", "run", *FAST, *more)
+        assert code == 2 and err == "posterity: run already holds a finished run: choose another --out\n"
+    assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == whole
+
+
+def test_a_config_that_somebody_wrote_is_not_written_over(posterity, tmp_path):
+    mine = "# settings that I thought about\n[run]\ndata = 'two-moons'\n"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.toml").write_text(mine)
+    for command in (("fit", "--config", "mine/config.toml", *FAST), ("compare", "--data", "two-moons")):
+        code, _, err = posterity(*command, "--out", "mine")
+        assert code == 2 and err.startswith("posterity: mine/config.toml is there already"), err
+    assert (tmp_path / "mine" / "config.toml").read_text() == mine
+    # What failed leaves nothing behind that would stand in the way of a second attempt.
+    assert posterity("fit", "--data", "two-moons", "--out", "run", "--set", "run.likelihood=Poisson")[0] == 2
+    assert posterity("fit", "--data", "two-moons", "--out", "run", *FAST)[0] == 0
 
 
 def test_wrong_inputs_are_one_sentence(posterity, tmp_path):

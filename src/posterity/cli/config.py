@@ -26,7 +26,7 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.training.config import Training
 from posterity.types import PosterityError
 
-__all__ = ["RunConfig", "nearest"]
+__all__ = ["RunConfig", "nearest", "read_toml"]
 
 _FILE_TRAINING = {f.name for f in fields(Training)} - {"validation", "callbacks", "augment", "checkpoint", "resume"}
 """What a file can say of training; the rest is code, or belongs to the run folder."""
@@ -53,7 +53,7 @@ class RunConfig:
     @classmethod
     def read(cls, path: Path | None, changes: Iterable[str], **given: Any) -> RunConfig:
         """A config from a file, then from ``--set`` changes, then from options given on the command line."""
-        tables = _read_toml(path) if path is not None else {}
+        tables = read_toml(path) if path is not None else {}
         for change in changes:
             _apply(tables, change)
         _known(tables, ("run", "method", "training"), "section")
@@ -184,7 +184,8 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, int | float if kind is float else kind)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a file."""
     if not path.is_file():
         raise PosterityError(f"there is no config file {path}")
     try:

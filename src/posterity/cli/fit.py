@@ -49,9 +49,9 @@ def fit(
     given = {"method": method, "data": data_name, "model": model, "epochs": epochs, "members": members, "seed": seed}
     given |= {"task": task, "target": target, "prior": None if prior is None else str(prior)}
     settings = RunConfig.read(config or (folder.config_file if resume else None), changes or (), **given)
-    if folder.posterior_file.exists() and not resume:
+    if folder.posterior_file.exists():
         raise PosterityError(f"{out} already holds a finished run: choose another --out")
-    if not resume and any(out.glob(f"{folder.checkpoint.name}*")):
+    if not resume and folder.checkpoints():
         raise PosterityError(f"{out} holds an interrupted run: go on with --resume, or choose another --out")
     settings, dataset = with_earlier(settings)
     settings = replace(settings, model=settings.model or models.default_for(dataset))
@@ -71,17 +71,24 @@ def _fit(settings: RunConfig, dataset: data.DataSet, folder: RunFolder, resume: 
         network, chosen = carry_on(network, chosen, weights_of(RunFolder(Path(settings.prior)).posterior()))
     writes = int(os.environ.get("RANK", 0)) == 0
     if writes:
+        if folder.config_file.exists() and not resume:
+            raise PosterityError(f"{folder.config_file} is there already: go on with --resume, or choose another --out")
         settings.write(folder.config_file)
-    posterior = fit_posterior(
-        network,
-        chosen,
-        dataset.training(),
-        likelihood=settings.make_likelihood(),
-        epochs=None if training.steps else settings.epochs,
-        members=settings.members,
-        seed=settings.seed,
-        training=training,
-    )
+    try:
+        posterior = fit_posterior(
+            network,
+            chosen,
+            dataset.training(),
+            likelihood=settings.make_likelihood(),
+            epochs=None if training.steps else settings.epochs,
+            members=settings.members,
+            seed=settings.seed,
+            training=training,
+        )
+    except Exception:
+        if writes and not resume and not folder.checkpoints():  # nothing to go on from, so nothing in the way
+            folder.config_file.unlink()
+        raise
     if writes:
         folder.write(posterior.to("cpu"), dataset, posterior.history)
     return posterior if writes else None

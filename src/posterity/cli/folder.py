@@ -34,8 +34,12 @@ class RunFolder:
         write_state(self.card, _card(dataset), "data card")
         write_bytes(self.path / "history.json", json.dumps(history, indent=1).encode())
         save(posterior, self.posterior_file)
-        for part in self.path.glob(f"{self.checkpoint.name}*"):
+        for part in self.checkpoints():
             part.unlink()
+
+    def checkpoints(self) -> list[Path]:
+        """What an interrupted fit has left to go on from; members have a file each."""
+        return list(self.path.glob(f"{self.checkpoint.name}*"))
 
     def config(self) -> RunConfig:
         """The resolved config."""
