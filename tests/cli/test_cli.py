@@ -202,6 +202,11 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--set", "training.lr=1", "--set", "training.lr.x=1"), "lr, which is 1 and no table"),
         (("fit", "--out", "r", "--target", "price"), "target='price' means nothing for the data set 'digits'"),
         (("fit", "--out", "r", "--task", "ranking"), "task='ranking' means nothing for the data set 'digits'"),
+        (("fit", "--out", "r", "--set", "training.validation=all"), "validation of [training] must be a number"),
+        (("fit", "--out", "r", "--set", "training.zzz=1"), "there are batch_size, lr, schedule"),
+        (("fit", "--out", "r", "--data", "photos"), "or give a .npz or .csv file, or module:function of your own"),
+        (("fit", "--out", "r", "--model", "net.py"), "or give module:function of your own"),
+        (("continual", "--out", "r", "--set", "run.epochs=3"), "--set run.epochs=3 has no effect here"),
         (("compare", "--out", "/dev/null"), "/dev/null is no folder"),
         (("evaluate", "absent"), "absent is not a run folder"),
         (("predict", "absent", "x.npz"), "absent is not a run folder"),
@@ -257,13 +262,19 @@ def test_a_config_that_somebody_wrote_is_not_written_over(posterity, tmp_path):
     mine = "# settings that I thought about\n[run]\ndata = 'two-moons'\n"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.toml").write_text(mine)
-    for command in (("fit", "--config", "mine/config.toml", *FAST), ("compare", "--data", "two-moons")):
-        code, _, err = posterity(*command, "--out", "mine")
+    for words in (("fit", "--config", "mine/config.toml", *FAST), ("compare", "--data", "two-moons")):
+        code, _, err = posterity(*words, "--out", "mine")
         assert code == 2 and err.startswith("posterity: mine/config.toml is there already"), err
     assert (tmp_path / "mine" / "config.toml").read_text() == mine
     # What failed leaves nothing behind that would stand in the way of a second attempt.
     assert posterity("fit", "--data", "two-moons", "--out", "run", "--set", "run.likelihood=Poisson")[0] == 2
     assert posterity("fit", "--data", "two-moons", "--out", "run", *FAST)[0] == 0
+
+
+def test_early_stopping_can_be_asked_for(posterity, tmp_path):
+    stop = ("--set", "training.validation=0.2", "--set", "training.patience=1", "--set", "training.lr=0.5")
+    assert posterity("fit", "--data", "two-moons", "--out", "run", "--epochs", 50, *stop)[0] == 0
+    assert len(json.loads((tmp_path / "run" / "history.json").read_text())) < 50
 
 
 def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
@@ -276,6 +287,8 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "header.csv").write_text("a,b\n")
     (tmp_path / "uneven.csv").write_text("a,b\n1,2\n3\n")
+    (tmp_path / "hole.csv").write_text("1,\n3,4\n")  # no header, though not all of it is numbers
+    (tmp_path / "target.csv").write_text("a,b,price\n1,2,3\n")
     (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
     (tmp_path / "empty.npz").write_bytes(b"")
     np.savez(tmp_path / "words.npz", x=np.array([["a", "b"]]))
@@ -287,7 +300,9 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
         "z.npz": "array called x",
         "wide.npz": "expected (2,)",
         "nan.npz": "NaN",
-        "bad.csv": "cannot read",
+        "bad.csv": "bad.csv, column b: 'x' in data row 1 is no number",
+        "hole.csv": "hole.csv, column 2: '' in data row 1 is no number",
+        "target.csv": "inputs have shape (3,), expected (2,): a table to predict has no target column",
         "bad.png": "is a picture",
         "empty.csv": "must hold inputs that are numbers",
         "header.csv": "must hold inputs that are numbers",

@@ -28,7 +28,8 @@ from posterity.types import PosterityError
 
 __all__ = ["RunConfig", "nearest", "read_toml"]
 
-_FILE_TRAINING = {f.name for f in fields(Training)} - {"validation", "callbacks", "augment", "checkpoint", "resume"}
+_NO_FILE = ("callbacks", "augment", "checkpoint", "resume")
+_FILE_TRAINING = [f.name for f in fields(Training) if f.name not in _NO_FILE]
 """What a file can say of training; the rest is code, or belongs to the run folder."""
 
 
