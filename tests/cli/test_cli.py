@@ -203,6 +203,7 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--target", "price"), "target='price' means nothing for the data set 'digits'"),
         (("fit", "--out", "r", "--task", "ranking"), "task='ranking' means nothing for the data set 'digits'"),
         (("fit", "--out", "r", "--set", "training.validation=all"), "validation of [training] must be a number"),
+        (("fit", "--out", "r", "--set", "training.validation=5"), "fraction must lie in (0, 1), got 5"),
         (("fit", "--out", "r", "--set", "training.zzz=1"), "there are batch_size, lr, schedule"),
         (("fit", "--out", "r", "--data", "photos"), "or give a .npz or .csv file, or module:function of your own"),
         (("fit", "--out", "r", "--model", "net.py"), "or give module:function of your own"),
