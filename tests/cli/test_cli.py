@@ -253,9 +253,12 @@ def test_interrupted_it_says_how_to_go_on_and_does(posterity, tmp_path, monkeypa
 def test_a_finished_run_is_not_fitted_again(posterity, tmp_path):
     posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
     whole = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
-    for more in ((), ("--resume",), ("--resume", "--epochs", 3)):
+    for more in ((), ("--resume", "--epochs", 3)):
         code, _, err = posterity("fit", "--data", "two-moons", "--out", "run", *FAST, *more)
         assert code == 2 and err == "posterity: run already holds a finished run: choose another --out\n"
+    for same in ((), ("--data", "two-moons", *FAST)):
+        code, out, _ = posterity("fit", "--resume", "--out", "run", *same)
+        assert code == 0 and "run holds this run already, finished" in out
     assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == whole
 
 

@@ -50,6 +50,9 @@ def fit(
     given |= {"task": task, "target": target, "prior": None if prior is None else str(prior)}
     settings = RunConfig.read(config or (folder.config_file if resume else None), changes or (), **given)
     if folder.posterior_file.exists():
+        if resume and settings == folder.config():
+            console().print(f"{out} holds this run already, finished")
+            return
         raise PosterityError(f"{out} already holds a finished run: choose another --out")
     if not resume and folder.checkpoints():
         raise PosterityError(f"{out} holds an interrupted run: go on with --resume, or choose another --out")
