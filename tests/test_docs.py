@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import posterity as pst
@@ -43,6 +44,11 @@ def desk(tmp_path, monkeypatch):
     (tmp_path / "my_data.py").write_text(
         "import torch\n\n\ndef load():\n    x = torch.randn(20, 3)\n    return (x, x.sum(1)), (x, x.sum(1))\n"
     )
+    for kind in ("cat", "dog"):
+        (tmp_path / "photos" / kind).mkdir(parents=True)
+        for number in range(5):
+            pixels = generator.integers(0, 256, (40, 50, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / kind / f"{number}.jpg")
     for block in blocks(DOCS / "guides/command-line.md", "toml"):
         name = block.partition("\n")[0].removeprefix("# ")
         (tmp_path / name).write_text(block)

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 import posterity as pst
 from posterity import data
@@ -26,7 +27,7 @@ ANGLES = torch.arange(0, 181, 10)
 
 
 class Uncertainty:
-    """Training accuracy and the test images' uncertainty after each epoch."""
+    """The accuracy of each epoch's last batch, and the test images' uncertainty after it."""
 
     def __init__(self, method: pst.Method, test: torch.Tensor) -> None:
         self.method, self.test = method, test
@@ -85,11 +86,12 @@ def draw_training(axis, watch: Uncertainty) -> None:
     epochs = range(1, len(accuracy) + 1)
     axis.plot(epochs, aleatoric, label="aleatoric")
     axis.plot(epochs, epistemic, label="epistemic")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel="epoch", ylabel="nats, mean over test images", title="MeanField while it learns")
     axis.legend(fontsize=7, loc="center right")
     twin = axis.twinx()
     twin.plot(epochs, accuracy, color="grey", ls=":")
-    twin.set_ylabel("training accuracy (dotted)")
+    twin.set_ylabel("accuracy, last batch (dotted)")
 
 
 def draw_foreign(axes, posteriors: dict[str, pst.Posterior], images: data.DataSet) -> None:

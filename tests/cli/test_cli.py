@@ -124,6 +124,22 @@ def test_a_file_that_has_grown_is_judged_in_the_units_of_the_run(posterity, tmp_
     assert code == 2 and "has the class 'a', for which the network has no output" in err
 
 
+def test_a_table_says_which_column_is_the_target_and_what_it_is(posterity, tmp_path):
+    rows = [f"{i % 4},{i},{i % 5}" for i in range(80)]
+    (tmp_path / "d.csv").write_text("\n".join(["grade,size,age", *rows]))
+    fit = ("fit", "--data", "d.csv", "--target", "grade", "--task", "regression", "--method", "vogn", *FAST)
+    assert posterity(*fit, "--out", "a")[0] == 0
+    (tmp_path / "x.csv").write_text("size,age\n1,2\n")
+    assert posterity("predict", "a", "x.csv", "--out", "y.csv")[0] == 0
+    assert (tmp_path / "y.csv").read_text().startswith("mean,std")
+    assert "RMSE" in posterity("evaluate", "a")[1]
+    assert posterity("fit", "--config", "a/config.toml", "--out", "b")[0] == 0
+    # What goes on from it predicts the same column as the same kind of number.
+    assert posterity("fit", "--data", "d.csv", "--method", "vogn", "--prior", "a", "--out", "c", *FAST)[0] == 0
+    saved = tomllib.loads((tmp_path / "c" / "config.toml").read_text())["run"]
+    assert (saved["target"], saved["task"]) == ("grade", "regression")
+
+
 def test_every_target_is_predicted(posterity, tmp_path):
     x = np.linspace(0, 1, 60)[:, None]
     np.savez(tmp_path / "d.npz", x=x, y=np.concatenate([x, 100 + 10 * x], 1))
@@ -184,6 +200,15 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--method", "mean-field", "--set", "method.family=3"), "must be str | Family, got 3"),
         (("fit", "--out", "r", "--method", "swag", "--set", "method.rank=ten"), "rank of swag must be int"),
         (("fit", "--out", "r", "--set", "training.lr=1", "--set", "training.lr.x=1"), "lr, which is 1 and no table"),
+        (("fit", "--out", "r", "--target", "price"), "target='price' means nothing for the data set 'digits'"),
+        (("fit", "--out", "r", "--task", "ranking"), "task='ranking' means nothing for the data set 'digits'"),
+        (("fit", "--out", "r", "--set", "training.validation=all"), "validation of [training] must be a number"),
+        (("fit", "--out", "r", "--set", "training.validation=5"), "fraction must lie in (0, 1), got 5"),
+        (("fit", "--out", "r", "--set", "training.zzz=1"), "there are batch_size, lr, schedule"),
+        (("fit", "--out", "r", "--data", "photos"), "or give a .npz or .csv file, or module:function of your own"),
+        (("fit", "--out", "r", "--model", "net.py"), "or give module:function of your own"),
+        (("continual", "--out", "r", "--set", "run.epochs=3"), "--set run.epochs=3 has no effect here"),
+        (("compare", "--out", "/dev/null"), "/dev/null is no folder"),
         (("evaluate", "absent"), "absent is not a run folder"),
         (("predict", "absent", "x.npz"), "absent is not a run folder"),
     ],
@@ -225,6 +250,37 @@ def test_interrupted_it_says_how_to_go_on_and_does(posterity, tmp_path, monkeypa
     assert posterity(*command, "--resume")[0] == 0 and (tmp_path / "run" / "posterior.safetensors").is_file()
 
 
+def test_a_finished_run_is_not_fitted_again(posterity, tmp_path):
+    posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
+    whole = {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()}
+    for more in ((), ("--resume", "--epochs", 3)):
+        code, _, err = posterity("fit", "--data", "two-moons", "--out", "run", *FAST, *more)
+        assert code == 2 and err == "posterity: run already holds a finished run: choose another --out\n"
+    for same in ((), ("--data", "two-moons", *FAST)):
+        code, out, _ = posterity("fit", "--resume", "--out", "run", *same)
+        assert code == 0 and "run holds this run already, finished" in out
+    assert {file.name: file.read_bytes() for file in (tmp_path / "run").iterdir()} == whole
+
+
+def test_a_config_that_somebody_wrote_is_not_written_over(posterity, tmp_path):
+    mine = "# settings that I thought about\n[run]\ndata = 'two-moons'\n"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.toml").write_text(mine)
+    for words in (("fit", "--config", "mine/config.toml", *FAST), ("compare", "--data", "two-moons")):
+        code, _, err = posterity(*words, "--out", "mine")
+        assert code == 2 and err.startswith("posterity: mine/config.toml is there already"), err
+    assert (tmp_path / "mine" / "config.toml").read_text() == mine
+    # What failed leaves nothing behind that would stand in the way of a second attempt.
+    assert posterity("fit", "--data", "two-moons", "--out", "run", "--set", "run.likelihood=Poisson")[0] == 2
+    assert posterity("fit", "--data", "two-moons", "--out", "run", *FAST)[0] == 0
+
+
+def test_early_stopping_can_be_asked_for(posterity, tmp_path):
+    stop = ("--set", "training.validation=0.2", "--set", "training.patience=1", "--set", "training.lr=0.5")
+    assert posterity("fit", "--data", "two-moons", "--out", "run", "--epochs", 50, *stop)[0] == 0
+    assert len(json.loads((tmp_path / "run" / "history.json").read_text())) < 50
+
+
 def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
     np.savez(tmp_path / "z.npz", z=np.zeros(3))
@@ -235,6 +291,8 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "header.csv").write_text("a,b\n")
     (tmp_path / "uneven.csv").write_text("a,b\n1,2\n3\n")
+    (tmp_path / "hole.csv").write_text("1,\n3,4\n")  # no header, though not all of it is numbers
+    (tmp_path / "target.csv").write_text("a,b,price\n1,2,3\n")
     (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
     (tmp_path / "empty.npz").write_bytes(b"")
     np.savez(tmp_path / "words.npz", x=np.array([["a", "b"]]))
@@ -246,7 +304,9 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
         "z.npz": "array called x",
         "wide.npz": "expected (2,)",
         "nan.npz": "NaN",
-        "bad.csv": "cannot read",
+        "bad.csv": "bad.csv, column b: 'x' in data row 1 is no number",
+        "hole.csv": "hole.csv, column 2: '' in data row 1 is no number",
+        "target.csv": "inputs have shape (3,), expected (2,): a table to predict has no target column",
         "bad.png": "is a picture",
         "empty.csv": "must hold inputs that are numbers",
         "header.csv": "must hold inputs that are numbers",

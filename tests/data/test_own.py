@@ -237,3 +237,28 @@ def test_a_bad_function_is_one_sentence(own_module: ModuleType) -> None:
     ):
         with pytest.raises(PosterityError, match=says):
             data.load(name)
+
+
+def test_a_row_with_a_hole_is_no_header(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i + 1},{i + 2}\n" for i in range(20))
+    with pytest.raises(PosterityError, match="column 2: '' in data row 1 is no number"):
+        data.load(write(tmp_path / "own.csv", "1,,3\n" + rows))
+
+
+def test_a_target_that_two_columns_are_called_is_refused(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i + 1},{i + 2}\n" for i in range(20))
+    with pytest.raises(PosterityError, match="2 columns called 'a'"):
+        data.load(write(tmp_path / "own.csv", "a,a,b\n" + rows), target="a")
+
+
+def test_columns_too_large_to_square_are_refused(tmp_path: Path) -> None:
+    x = RNG.normal(size=(50, 2)) * np.array([1, 1e200])
+    with pytest.raises(PosterityError, match=r"values up to .*e\+200 are too large to be standardised"):
+        data.load(npz(tmp_path / "own.npz", x=x, y=np.arange(50) % 2))
+
+
+def test_a_function_in_a_broken_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_module.py").write_text("def load(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(PosterityError, match=r"cannot be imported .* \(broken_module\.py, line 1\)"):
+        data.load("broken_module:load")

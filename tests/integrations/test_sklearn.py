@@ -97,3 +97,8 @@ def test_bad_input():
         BayesianClassifier(model="mlp").fit(X, y)
     with pytest.raises(ValueError, match="NaN"):
         BayesianRegressor().fit(np.full((5, 1), np.nan), np.ones(5))
+
+
+def test_no_epochs_are_refused():
+    with pytest.raises(pst.PosterityError, match="epochs must be at least 1, got 0"):
+        BayesianClassifier(epochs=0).fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])

@@ -232,7 +232,10 @@ def test_a_network_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     module.plain = lambda: nn.Linear(1, 1)  # type: ignore[attr-defined]
     module.sized = lambda dataset, width=3: nn.Linear(dataset.outputs, width)  # type: ignore[attr-defined]
     module.wrong = lambda: 3  # type: ignore[attr-defined]
+    module.many = lambda width, depth: nn.Linear(width, depth)  # type: ignore[attr-defined]
     assert models.make("own_model_module:plain", text_set()).weight.shape == (1, 1)
     assert models.make("own_model_module:sized", text_set()).weight.shape == (3, 2)
     with pytest.raises(PosterityError, match=r"must return an nn\.Module, got int"):
         models.make("own_model_module:wrong", text_set())
+    with pytest.raises(PosterityError, match="is called with the data set alone, but needs width, depth"):
+        models.make("own_model_module:many", text_set())

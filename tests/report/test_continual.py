@@ -32,6 +32,12 @@ def test_the_matrix_shows_every_number_and_colours_only_what_was_learned():
     assert ax.images[0].get_array().mask.tolist() == [[False, True], [False, False]]
 
 
+def test_a_stream_that_has_grown_is_drawn():
+    """Tests of later tasks are known only once they have come: the first rows are shorter."""
+    (ax,) = accuracy_matrix({"rows": [{"accuracy": [0.9]}, {"accuracy": [0.7, 0.8]}]}).axes
+    assert [text.get_text() for text in ax.texts] == ["90", "70", "80"]
+
+
 def test_curves_are_averages_over_the_tasks_so_far():
     (ax,) = over_tasks(RESULTS).axes
     assert ax.lines[0].get_ydata().tolist() == pytest.approx([90.0, 80.0])

@@ -26,6 +26,12 @@ def folder(digits, tmp_path_factory):
     return made
 
 
+@pytest.mark.parametrize(("seeds", "said"), [(1, "; 1 seed<"), (2, "; 2 seeds<")])
+def test_seeds_are_counted(digits, seeds, said):
+    about = digits["about"] | {"config": digits["about"]["config"] | {"seeds": seeds}}
+    assert said in page(digits | {"about": about})
+
+
 def test_the_file_stands_alone(folder, digits):
     text = (folder / "report.html").read_text()
     assert len(text.encode()) < 3_000_000

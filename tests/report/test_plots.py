@@ -56,6 +56,13 @@ def test_lines_are_the_means_over_seeds(digits):
     assert shifted.lines[0].get_ydata() == pytest.approx(runs[0]["shift"]["noise"]["accuracy"])
 
 
+def test_temperature_scaling_leads_from_the_full_to_the_open_mark(digits):
+    """A line: the head of an arrow shorter than itself would point the other way."""
+    ax = plots.temperature(digits, ["map"], figure="nll").axes[0]
+    way, before, after = ax.lines
+    assert way.get_xdata().tolist() == [*before.get_xdata(), *after.get_xdata()] and not ax.texts
+
+
 def test_a_method_keeps_its_colour(digits):
     alone = plots.coverage(digits, ["swag"]).axes[0].lines[0]
     among = plots.coverage(digits).axes[0].lines[digits["methods"].index("swag")]

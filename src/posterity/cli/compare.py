@@ -14,10 +14,13 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from posterity.cli.config import read_toml
+from posterity.cli.options import Target, Task
 from posterity.cli.show import console, interruptible
 from posterity.evaluation.compare import compare as run_comparison
 from posterity.evaluation.contest import Contest, Watch
 from posterity.files import write_bytes
+from posterity.types import PosterityError
 
 
 def compare(
@@ -28,8 +31,8 @@ def compare(
     epochs: Annotated[int, typer.Option(help="Passes over the data; 0 takes what suits its size.")] = 0,
     ood: Annotated[str, typer.Option(help="Out-of-distribution sets by name, with commas.")] = "",
     budget: Annotated[str, typer.Option(help="equal-epochs, or equal-time (that of MAP).")] = "equal-epochs",
-    task: Annotated[str | None, typer.Option(help="classification or regression, where the data do not say.")] = None,
-    target: Annotated[str | None, typer.Option(help="The column to predict, of a .csv.")] = None,
+    task: Task = None,
+    target: Target = None,
     draws: Annotated[int, typer.Option(help="Networks averaged in predictions.")] = 32,
     shift: Annotated[bool, typer.Option(help="Also test on corrupted inputs.")] = True,
     tune: Annotated[bool, typer.Option(help="Choose settings on the validation part.")] = True,
@@ -50,9 +53,19 @@ def compare(
         shift=shift,
         tune=tune,
     )
+    _check(out)
     with interruptible("the same command goes on where it was"), _progress(console()) as watch:
         results = run_comparison(contest, out, watch)
     _finish(contest, results, out)
+
+
+def _check(out: Path) -> None:
+    """Refuse a place that holds something else, before anything is trained."""
+    if out.exists() and not out.is_dir():
+        raise PosterityError(f"{out} is no folder: choose another --out")
+    config = out / "config.toml"
+    if config.exists() and "compare" not in read_toml(config):
+        raise PosterityError(f"{config} is there already, and is not that of a comparison: choose another --out")
 
 
 def _finish(contest: Contest, results: dict[str, Any], out: Path) -> None:

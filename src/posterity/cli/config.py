@@ -1,6 +1,7 @@
 """What a run is made of, as TOML and back.
 
-    [run]        data, model, method, epochs, members, seed, likelihood, augment ("crop-flip"), prior (a run folder)
+    [run]        data, task, target, model, method, epochs, members, seed, likelihood, augment ("crop-flip"),
+                 prior (a run folder)
     [method]     the method's own hyper-parameters; a prior is a table with its kind, a wrapped method one with its name
     [training]   the fields of posterity.Training
 
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from posterity.data import CropFlip
+from posterity.data import CropFlip, DataSet, load
 from posterity.files import write_bytes
 from posterity.methods import METHODS, Method, tempering
 from posterity.probability import likelihoods, priors
@@ -25,9 +26,10 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.training.config import Training
 from posterity.types import PosterityError
 
-__all__ = ["RunConfig", "nearest"]
+__all__ = ["RunConfig", "nearest", "read_toml"]
 
-_FILE_TRAINING = {f.name for f in fields(Training)} - {"validation", "callbacks", "augment", "checkpoint", "resume"}
+_NO_FILE = ("callbacks", "augment", "checkpoint", "resume")
+_FILE_TRAINING = [f.name for f in fields(Training) if f.name not in _NO_FILE]
 """What a file can say of training; the rest is code, or belongs to the run folder."""
 
 
@@ -36,6 +38,8 @@ class RunConfig:
     """A run, as the shell writes and reads it."""
 
     data: str = "digits"
+    task: str = ""
+    target: str = ""
     model: str = ""
     method: str = "map"
     epochs: int = 20
@@ -50,7 +54,7 @@ class RunConfig:
     @classmethod
     def read(cls, path: Path | None, changes: Iterable[str], **given: Any) -> RunConfig:
         """A config from a file, then from ``--set`` changes, then from options given on the command line."""
-        tables = _read_toml(path) if path is not None else {}
+        tables = read_toml(path) if path is not None else {}
         for change in changes:
             _apply(tables, change)
         _known(tables, ("run", "method", "training"), "section")
@@ -65,6 +69,10 @@ class RunConfig:
         _known(config.training_options, _FILE_TRAINING, "key in [training]")
         _typed(config.training_options, Training, "[training]")
         return config
+
+    def load_data(self) -> DataSet:
+        """The data, with what was said about a file of one's own."""
+        return load(self.data, task=self.task or None, target=self.target or None)
 
     def make_method(self) -> Method:
         """The method with its hyper-parameters."""
@@ -177,7 +185,8 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, int | float if kind is float else kind)
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a file."""
     if not path.is_file():
         raise PosterityError(f"there is no config file {path}")
     try:

@@ -40,6 +40,9 @@ def continual(
 ) -> None:
     """Learn a stream of tasks by each method; an interrupted run goes on where it was."""
     config = RunConfig.read(None, changes or ())
+    for change in changes or ():
+        if change.startswith("run."):
+            raise PosterityError(f"--set {change} has no effect here: give --epochs, --method or another option")
     nearest(benchmark_name, BENCHMARKS, "benchmark")
     chosen = {name: nearest(name, names(), "method") for name in (part.strip() for part in method.split(",")) if name}
     if not chosen or seeds < 1:

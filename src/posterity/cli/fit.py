@@ -13,6 +13,7 @@ import typer
 from posterity import data, models
 from posterity.cli.config import RunConfig
 from posterity.cli.folder import RunFolder, outputs_for, with_earlier
+from posterity.cli.options import Target, Task
 from posterity.cli.show import console, interruptible
 from posterity.continual.online import carry_on, weights_of
 from posterity.posteriors import Posterior
@@ -30,6 +31,8 @@ def fit(
     data_name: Annotated[
         str | None, typer.Option("--data", help="See `posterity data`, or a .npz, .csv, module:function.")
     ] = None,
+    task: Task = None,
+    target: Target = None,
     model: Annotated[str | None, typer.Option(help="See `posterity models`, or module:function.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; 20 if not given.")] = None,
     members: Annotated[int | None, typer.Option(help="Independent restarts; 5 of map are a deep ensemble.")] = None,
@@ -44,13 +47,16 @@ def fit(
     """Fit a posterior over networks and save it in a run folder."""
     folder = RunFolder(out)
     given = {"method": method, "data": data_name, "model": model, "epochs": epochs, "members": members, "seed": seed}
-    given["prior"] = None if prior is None else str(prior)
+    given |= {"task": task, "target": target, "prior": None if prior is None else str(prior)}
     settings = RunConfig.read(config or (folder.config_file if resume else None), changes or (), **given)
-    if folder.posterior_file.exists() and not resume:
+    if folder.posterior_file.exists():
+        if resume and settings == folder.config():
+            console().print(f"{out} holds this run already, finished")
+            return
         raise PosterityError(f"{out} already holds a finished run: choose another --out")
-    if not resume and any(out.glob(f"{folder.checkpoint.name}*")):
+    if not resume and folder.checkpoints():
         raise PosterityError(f"{out} holds an interrupted run: go on with --resume, or choose another --out")
-    settings, dataset = with_earlier(settings, data.load(settings.data))
+    settings, dataset = with_earlier(settings)
     settings = replace(settings, model=settings.model or models.default_for(dataset))
     with interruptible("the same command with --resume goes on from the last checkpoint"):
         posterior = _fit(settings, dataset, folder, resume)
@@ -68,17 +74,24 @@ def _fit(settings: RunConfig, dataset: data.DataSet, folder: RunFolder, resume: 
         network, chosen = carry_on(network, chosen, weights_of(RunFolder(Path(settings.prior)).posterior()))
     writes = int(os.environ.get("RANK", 0)) == 0
     if writes:
+        if folder.config_file.exists() and not resume:
+            raise PosterityError(f"{folder.config_file} is there already: go on with --resume, or choose another --out")
         settings.write(folder.config_file)
-    posterior = fit_posterior(
-        network,
-        chosen,
-        dataset.training(),
-        likelihood=settings.make_likelihood(),
-        epochs=None if training.steps else settings.epochs,
-        members=settings.members,
-        seed=settings.seed,
-        training=training,
-    )
+    try:
+        posterior = fit_posterior(
+            network,
+            chosen,
+            dataset.training(),
+            likelihood=settings.make_likelihood(),
+            epochs=None if training.steps else settings.epochs,
+            members=settings.members,
+            seed=settings.seed,
+            training=training,
+        )
+    except Exception:
+        if writes and not resume and not folder.checkpoints():  # nothing to go on from, so nothing in the way
+            folder.config_file.unlink()
+        raise
     if writes:
         folder.write(posterior.to("cpu"), dataset, posterior.history)
     return posterior if writes else None

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from posterity import data, models
+from posterity import models
 from posterity.cli.config import RunConfig
 from posterity.data import DataSet, Kind, Standardiser, Task, Vocabulary
 from posterity.files import read_state, write_bytes, write_state
@@ -34,8 +34,12 @@ class RunFolder:
         write_state(self.card, _card(dataset), "data card")
         write_bytes(self.path / "history.json", json.dumps(history, indent=1).encode())
         save(posterior, self.posterior_file)
-        for part in self.path.glob(f"{self.checkpoint.name}*"):
+        for part in self.checkpoints():
             part.unlink()
+
+    def checkpoints(self) -> list[Path]:
+        """What an interrupted fit has left to go on from; members have a file each."""
+        return list(self.path.glob(f"{self.checkpoint.name}*"))
 
     def config(self) -> RunConfig:
         """The resolved config."""
@@ -49,7 +53,7 @@ class RunFolder:
 
     def dataset(self) -> DataSet:
         """The data of this run, in the units that its network knows: a file may have grown since."""
-        dataset, known = data.load(self.config().data), self.blank()
+        dataset, known = self.config().load_data(), self.blank()
         return dataset if _units_and_classes(dataset) == _units_and_classes(known) else dataset.continuing(known)
 
     def posterior(self, device: str = "cpu") -> Posterior:
@@ -59,14 +63,15 @@ class RunFolder:
         return load(self.posterior_file, module, device)
 
 
-def with_earlier(config: RunConfig, dataset: DataSet) -> tuple[RunConfig, DataSet]:
-    """Where a run goes on from an earlier one: with its network, and the data in its units and classes."""
+def with_earlier(config: RunConfig) -> tuple[RunConfig, DataSet]:
+    """The data; where a run goes on from an earlier one, in its units and classes, with its network and target."""
     if not config.prior:
-        return config, dataset
+        return config, config.load_data()
     earlier = RunFolder(Path(config.prior))
     known = earlier.config()
-    config = replace(config, model=config.model or known.model, likelihood=config.likelihood or known.likelihood)
-    return config, dataset.continuing(earlier.blank())
+    same = {name: getattr(config, name) or getattr(known, name) for name in ("model", "likelihood", "task", "target")}
+    config = replace(config, **same)
+    return config, config.load_data().continuing(earlier.blank())
 
 
 def outputs_for(config: RunConfig, dataset: DataSet) -> int:

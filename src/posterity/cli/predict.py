@@ -17,7 +17,7 @@ from posterity.cli.folder import RunFolder
 from posterity.cli.show import table
 from posterity.data import DataSet, Kind
 from posterity.data.formats import read_npz
-from posterity.data.tables import is_number, read_cells
+from posterity.data.tables import read_inputs
 from posterity.files import write_bytes
 from posterity.prediction import Prediction, Regression
 from posterity.types import PosterityError
@@ -76,9 +76,7 @@ def _npz(path: Path, dataset: DataSet) -> np.ndarray:
 
 
 def _csv(path: Path, dataset: DataSet) -> np.ndarray:
-    rows = read_cells(path)
-    header = bool(rows) and not all(map(is_number, rows[0]))
-    return np.array([[float(cell) for cell in row] for row in rows[header:]])
+    return read_inputs(path)
 
 
 def _png(path: Path, dataset: DataSet) -> np.ndarray:
@@ -107,7 +105,8 @@ def _standardised(raw: np.ndarray, dataset: DataSet) -> Tensor:
     # Doubles until they are standardised, as in training: a year or a time stamp has few digits left in a float32.
     x = torch.as_tensor(raw.astype(np.float64)) / (_white(dataset) if pixels else 1)
     if x[0].numel() != int(np.prod(dataset.shape)):
-        raise PosterityError(f"inputs have shape {tuple(x.shape[1:])}, expected {dataset.shape}")
+        hint = "" if dataset.kind == Kind.IMAGE else ": a table to predict has no target column"
+        raise PosterityError(f"inputs have shape {tuple(x.shape[1:])}, expected {dataset.shape}{hint}")
     x = x.reshape(-1, *dataset.shape)
     return (dataset.standardiser.apply(x) if dataset.standardiser is not None else x).float()
 

@@ -55,6 +55,8 @@ class Standardiser:
         """
         dims = (0, 2, 3) if x.dim() == 4 else (0,)
         std, mean = torch.std_mean(x, dim=dims, correction=0, keepdim=True)
+        if not std.isfinite().all():
+            raise PosterityError(f"values up to {float(x.abs().max()):.3g} are too large to be standardised")
         rounding = 100 * torch.finfo(x.dtype).eps * mean.abs()  # relative: an EEG has microvolts
         return cls(mean[0], torch.where(std > rounding, std, torch.ones_like(std))[0])
 

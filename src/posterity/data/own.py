@@ -136,7 +136,7 @@ def import_function(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise PosterityError(f"{name!r} cannot be imported as package.module:function: {error}") from error
     if not callable(function):
         raise PosterityError(f"{name!r} is a {type(function).__name__}, expected a function")

@@ -203,7 +203,8 @@ def _source(name: str) -> tuple[str, Source]:
     if known not in SOURCES:
         near = difflib.get_close_matches(name, [*SOURCES, *ALIASES], n=1)
         hint = f"did you mean {near[0]}" if near else f"there are {', '.join(SOURCES)}"
-        raise PosterityError(f"there is no data set called {name!r}: {hint}")
+        own = "or give a .npz or .csv file, or module:function of your own"
+        raise PosterityError(f"there is no data set called {name!r}: {hint}; {own}")
     return known, SOURCES[known]
 
 

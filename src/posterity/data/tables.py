@@ -20,14 +20,20 @@ def read_csv(path: Path, target: str | None = None) -> tuple[np.ndarray, np.ndar
     names, rows = _rows(path)
     if target is not None and target not in names:
         raise PosterityError(f"{path} has no column {target!r}: there are {', '.join(names) or 'only nameless ones'}")
+    if target is not None and names.count(target) > 1:
+        raise PosterityError(f"{path} has {names.count(target)} columns called {target!r}, expected one")
     place = names.index(target) if target is not None else len(rows[0]) - 1
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    labels = columns.pop(place)
-    if not columns:
+    if len(rows[0]) < 2:
         raise PosterityError(f"{path} has a single column, expected inputs and a target")
-    titles = [name for i, name in enumerate(names or [str(i + 1) for i in range(len(rows[0]))]) if i != place]
-    x = np.stack([_floats(column, title, path) for title, column in zip(titles, columns, strict=True)], 1)
-    return x, _targets(labels, path)
+    columns = _columns(names, rows)
+    labels = columns.pop(place)[1]
+    return _floats(columns, path), _targets(labels, path)
+
+
+def read_inputs(path: Path) -> np.ndarray:
+    """Inputs, float64 [N, D], of a table without a target; without rows, an empty array."""
+    names, rows = _header(read_cells(path))
+    return _floats(_columns(names, rows), path) if rows else np.zeros((0, 0))
 
 
 def read_cells(path: Path) -> list[list[str]]:
@@ -57,25 +63,44 @@ def is_number(field: str) -> bool:
     return True
 
 
+def _header(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """The names of the columns (none without header) and the rows below.
+
+    A header has words where the row below has numbers; a first row of data has the same kinds as the second.
+    """
+    if not rows:
+        return [], []
+    first, *rest = rows
+    below = rest[0] if rest else ["0"] * len(first)
+    header = any(word and not is_number(word) and is_number(field) for word, field in zip(first, below, strict=True))
+    return (first, rest) if header else ([], rows)
+
+
 def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
-    """The names of the columns (none without header) and the rows below."""
-    rows = read_cells(path)
-    # A header has words where the row below has numbers; a first row of data has the same kinds as the second.
-    header = len(rows) > 1 and any(not is_number(a) and is_number(b) for a, b in zip(*rows[:2], strict=True))
-    names, rows = (rows[0], rows[1:]) if header else ([], rows)
+    """Names and rows of a table that is long enough to learn from."""
+    names, rows = _header(read_cells(path))
     if len(rows) < 2:
         raise PosterityError(f"{path} has {len(rows)} rows of data, expected at least two")
     return names, rows
 
 
-def _floats(column: np.ndarray, title: str, path: Path) -> np.ndarray:
-    try:
-        return column.astype(np.float64)
-    except ValueError:
-        wrong = next(i for i, field in enumerate(column) if not is_number(field))
-        raise PosterityError(
-            f"{path}, column {title}: {str(column[wrong])!r} in data row {wrong + 1} is no number"
-        ) from None
+def _columns(names: list[str], rows: list[list[str]]) -> list[tuple[str, np.ndarray]]:
+    """Every column with its name, or its number where it has none."""
+    titles = names or [str(i + 1) for i in range(len(rows[0]))]
+    return [(title, np.array(column)) for title, column in zip(titles, zip(*rows, strict=True), strict=True)]
+
+
+def _floats(columns: list[tuple[str, np.ndarray]], path: Path) -> np.ndarray:
+    """The columns as numbers, side by side."""
+    numbers = []
+    for title, column in columns:
+        try:
+            numbers.append(column.astype(np.float64))
+        except ValueError:
+            wrong = next(i for i, field in enumerate(column) if not is_number(field))
+            where = f"{path}, column {title}: {str(column[wrong])!r} in data row {wrong + 1}"
+            raise PosterityError(f"{where} is no number") from None
+    return np.stack(numbers, 1)
 
 
 def _targets(column: np.ndarray, path: Path) -> np.ndarray:

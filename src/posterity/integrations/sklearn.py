@@ -71,13 +71,14 @@ class _Estimator(BaseEstimator):
     def _fit(self, X: np.ndarray, targets: Tensor, outputs: int, likelihood: Likelihood) -> Self:
         self.standardiser_ = Standardiser.fit(torch.tensor(X, dtype=torch.float64))
         suited = sizes(len(X))
+        epochs = suited.epochs if self.epochs is None else self.epochs
         training = self.training or Training(batch_size=suited.batch_size, lr=self._lr(suited.lr), progress=False)
         self.posterior_: Posterior = fit(
             self._network(X.shape[1], outputs),
             self.method or MAP(),
             (self._ready(X).float(), targets),
             likelihood=likelihood,
-            epochs=None if training.steps else self.epochs or suited.epochs,
+            epochs=None if training.steps else epochs,
             members=self.members,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             training=training,

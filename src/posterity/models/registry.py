@@ -67,17 +67,20 @@ def make(name: str, dataset: DataSet, outputs: int | None = None) -> nn.Module:
     if known not in MODELS:
         near = difflib.get_close_matches(known, MODELS, n=1)
         hint = f"did you mean {near[0]}" if near else f"there are {', '.join(MODELS)}"
-        raise PosterityError(f"there is no network called {name!r}: {hint}")
+        raise PosterityError(f"there is no network called {name!r}: {hint}; or give module:function of your own")
     return MODELS[known](dataset, dataset.outputs if outputs is None else outputs)
 
 
 def _own(name: str, dataset: DataSet) -> nn.Module:
     function = import_function(name)
-    wants_data = any(
-        parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    needed = [
+        parameter
         for parameter in inspect.signature(function).parameters.values()
-    )
-    module = function(dataset) if wants_data else function()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    if len(needed) > 1:
+        raise PosterityError(f"{name} is called with the data set alone, but needs {', '.join(p.name for p in needed)}")
+    module = function(*([dataset] if needed else []))
     if not isinstance(module, nn.Module):
         raise PosterityError(f"{name} must return an nn.Module, got {type(module).__name__}")
     return module

@@ -55,7 +55,9 @@ def cells(records: Sequence[Record]) -> dict[str, str]:
 @style.styled
 def accuracy_matrix(record: Record) -> Figure:
     """The accuracy on every task (columns) after every task (rows)."""
-    matrix = 100 * np.array([row["accuracy"] for row in record["rows"]], dtype=float)
+    rows = [row["accuracy"] for row in record["rows"]]
+    wide = max(map(len, rows))  # a stream that has grown knew fewer tasks at first
+    matrix = 100 * np.array([[*row, *[None] * (wide - len(row))] for row in rows], dtype=float)
     count = len(matrix)
     made, (ax,) = style.figure(1, 1.6 + 0.42 * matrix.shape[1], 1.1 + 0.36 * count)
     _heat(ax, matrix)

@@ -107,7 +107,8 @@ def _subtitle(results: Mapping[str, Any]) -> str:
     about, kind = results["about"], results["task"]
     sizes, config = about["examples"], about["config"]
     data = f"{sizes['train']:,} training, {sizes['validation']:,} validation and {sizes['test']:,} test examples"
-    return f"{kind} with {config['model']} ({about['parameters']:,} parameters); {data}; {config['seeds']} seeds"
+    seeds = f"{config['seeds']} seed{'s' if config['seeds'] > 1 else ''}"
+    return f"{kind} with {config['model']} ({about['parameters']:,} parameters); {data}; {seeds}"
 
 
 def _table(results: Mapping[str, Any]) -> str:

@@ -90,7 +90,7 @@ def _alone(results: Results, name: str, draw: Callable[..., Figure], words: tupl
 def _reliability(results: Results) -> Section:
     about = (
         "Among answers given with 80% confidence, 80% should be right: bars on the dotted line. "
-        "Open boxes are the gap; grey bars hang as low as the bin is full."
+        "Open boxes show the gap; the grey bars below, how many answers fall into each bin."
     )
     panels = _each(results, "reliability", "reliability", plots.reliability)
     papers = {"reliability": partial(plots.reliability, results)}
@@ -127,7 +127,7 @@ def _entropies(results: Results) -> Section:
 
 
 def _selective(results: Results) -> Section:
-    about = "If only the most certain examples are answered and the rest goes to someone else, how often is it right?"
+    about = "If only the most certain examples are answered and the rest go to someone else, how often is it right?"
     return _alone(results, "coverage", plots.coverage, ("Coverage", "Answering only when sure", about))
 
 
@@ -184,10 +184,10 @@ def _chains(results: Results) -> Section | None:
     if not methods:
         return None
     about = (
-        "Chains are compared by what they predict on held-out inputs, a colour a chain. Split-R̂ near 1 and many "
-        "effective samples say that they have found one distribution: the median over predictions, the worst 5% and "
-        "the very worst. Disagreement is the total variation between two chains' probabilities (for numbers: the "
-        "distance of their means in standard deviations)."
+        "Chains are compared by what they predict on held-out inputs, one colour for each chain. Split-R̂ near 1 and "
+        "many effective samples say that they have found the same distribution: the median over predictions, the worst "
+        "5% and the very worst. Disagreement is the total variation between two chains' probabilities (for numbers: "
+        "the distance of their means in standard deviations)."
     )
     found = {m: detail(results, m, "chains") for m in methods}
     head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in ("method", *CHAIN_HEAD))
@@ -215,12 +215,12 @@ def _examples(results: Results) -> Section | None:
         return None
     about = (
         "The six test examples that each method is least sure of, then the six it is surest of. Bars: class "
-        "probabilities, the true class green. Strip below: uncertainty, blue what more data would not remove "
-        "(aleatoric), orange what it would (epistemic)."
+        "probabilities, the true class in green. Strip below: the uncertainty that more data would not remove "
+        "(aleatoric, blue) and that it would (epistemic, orange)."
     )
     draws: dict[str, Draw] = {f"examples-{m}": partial(plots.examples, results, m) for m in order}
     panels = tuple(Panel(f"examples-{m}", f"{label(m)}: examples", draws[f"examples-{m}"]) for m in order)
-    return Section("examples", "Examples", "What it is sure of, and what not", about, panels, draws, "wide")
+    return Section("examples", "Examples", "What it is sure of, and what it is not", about, panels, draws, "wide")
 
 
 def _texts(results: Results, order: list[str]) -> Section:
@@ -244,7 +244,7 @@ def _sentence(example: Mapping[str, Any], names: list[str]) -> str:
 def _surfaces(results: Results) -> Section | None:
     if not chosen(results, None, "surface"):
         return None
-    about = "Where the mean decides, how single draws do, and where the mean is unsure: it should be, far from points."
+    about = "The boundary of the mean, those of single draws, and where the mean is unsure, as it should be far away."
     panels = _each(results, "surfaces", "surface", plots.surfaces)
     papers = {"surfaces": partial(plots.surfaces, results)}
     return Section("surfaces", "Surfaces", "Decision boundaries", about, panels, papers, "wide")
@@ -259,7 +259,7 @@ def _band(results: Results) -> Section:
 
 def _intervals(results: Results) -> Section:
     about = (
-        "An interval of a level should hold that share of the targets; and where a target falls in its distribution "
+        "A 90% interval should hold 90% of the targets, and so on. Where targets fall in their predicted distributions "
         "should be uniform: a hump means too wide, a valley too narrow."
     )
     first = Panel("intervals", "coverage against level", partial(plots.intervals, results))

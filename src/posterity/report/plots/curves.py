@@ -117,7 +117,7 @@ def temperature(results: Results, methods: Sequence[str] | None = None, figure: 
         before = float(np.mean([run["scores"]["figures"][figure] for run in runs]))
         after = float(np.mean([run["figures"][f"{figure}_tempered"] for run in runs]))
         tint = style.colour(place(results, method))
-        ax.annotate("", (after, row), (before, row), arrowprops={"arrowstyle": "->", "color": tint, "linewidth": 1.4})
+        ax.plot([before, after], [row, row], color=tint, linewidth=1.4)
         ax.plot(before, row, "o", color=tint, label="before" if row == 0 else None)
         ax.plot(after, row, "o", color=tint, markerfacecolor="none", label="after" if row == 0 else None)
     ax.set_yticks(range(len(methods)), [label(m) for m in methods])
