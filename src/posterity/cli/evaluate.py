@@ -29,7 +29,7 @@ def evaluate(
     folder = RunFolder(run)
     dataset = folder.dataset()
     others = {name: data.load(name) for name in ood or ()}
-    scores = score(folder.posterior(), dataset, ood=others, shift=shift, draws=draws)
+    scores = score(folder.posterior(folder.device()), dataset, ood=others, shift=shift, draws=draws)
     console().print(scores.table())
     if "chains" in scores.details:
         table("chains, by what they predict", CHAIN_HEAD, [chain_row([scores.details["chains"]])])

@@ -56,7 +56,11 @@ class RunFolder:
         dataset, known = self.config().load_data(), self.blank()
         return dataset if _units_and_classes(dataset) == _units_and_classes(known) else dataset.continuing(known)
 
-    def posterior(self, device: str = "cpu") -> Posterior:
+    def device(self) -> torch.device:
+        """Where predictions are made: as in the fit, since BatchNorm's statistics are those of draws made there."""
+        return self.config().make_training().pick_device()
+
+    def posterior(self, device: torch.device | str = "cpu") -> Posterior:
         """The posterior, on a freshly made network."""
         config, dataset = self.config(), self.blank()
         module = models.make(config.model, dataset, outputs_for(config, dataset))

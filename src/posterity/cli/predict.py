@@ -36,7 +36,7 @@ def predict(
     folder.config()
     dataset = folder.blank()
     x = _standardised(_read(inputs, dataset), dataset)
-    rows = _rows(folder.posterior().predict(x, draws=draws), dataset)
+    rows = _rows(folder.posterior(folder.device()).predict(x, draws=draws), dataset)
     if out is None:
         table(
             f"{len(x)} inputs, {draws} draws", list(rows[0]), [[_shown(v) for v in row.values()] for row in rows[:50]]

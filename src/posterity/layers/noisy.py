@@ -79,7 +79,7 @@ class _LocalLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
 
 
 class _DrawnForTokens(_LocalLinear):
-    """Local noise differs from token to token, where a draw of the weights, by which a posterior predicts, shares it."""
+    """Local noise differs from token to token, where a draw of the weights, by which one predicts, shares it."""
 
     def forward(self, input: Tensor) -> Tensor:
         if self.weight_mean is None or self.weight_variance is None or input.ndim < 3:
