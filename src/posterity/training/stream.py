@@ -11,7 +11,15 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from posterity.calling import as_batch, check_finite, map_inputs, num_examples
 from posterity.random import generator_for
@@ -192,9 +200,11 @@ def split_off(data: Any, fraction: float, seed: int) -> tuple[tuple[Inputs, Tens
 
 def _measure(loader: Iterable[Any], num_data: int | None) -> tuple[int, int, int, int]:
     """Steps an epoch, N, batch size and smallest batch, from what a loader says of itself or by one pass over it."""
-    dataset, size = getattr(loader, "dataset", None), getattr(loader, "batch_size", None)
+    size, sampler = getattr(loader, "batch_size", None), getattr(loader, "sampler", None)
+    # A subset is all that is trained on; other samplers may repeat examples or skip some, but draw from the whole set.
+    data = sampler if isinstance(sampler, SubsetRandomSampler) else getattr(loader, "dataset", None)
     try:
-        steps, known = len(loader), len(dataset)  # type: ignore[arg-type]
+        steps, known = len(loader), len(data)  # type: ignore[arg-type]
         smallest = min(size, known - (steps - 1) * size) if size else known // max(1, steps)
     except TypeError:
         sizes = [len(as_batch(item).targets) for item in loader]
@@ -202,5 +212,5 @@ def _measure(loader: Iterable[Any], num_data: int | None) -> tuple[int, int, int
     if steps == 0 or known == 0:
         raise PosterityError("the loader gives no batches")
     if num_data not in (None, known):
-        raise PosterityError(f"num_data={num_data} was given, but the loader's data set holds {known} examples")
+        raise PosterityError(f"num_data={num_data} was given, but the loader's data holds {known} examples")
     return steps, known, size or -(-known // steps), smallest
