@@ -1,8 +1,9 @@
 """A user's own loader: how many examples it holds, how many batches it gives, in which order."""
 
+import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, SubsetRandomSampler, TensorDataset
 
 import posterity as pst
 
@@ -25,3 +26,19 @@ def test_a_loader_over_a_part_of_its_data_set_has_that_many_examples():
     sampled = pst.fit(start, method, part, epochs=60, training=training)
     alone = pst.fit(start, method, (X[rows], LABELS[rows]), epochs=60, training=training)
     torch.testing.assert_close(sampled.mean(), alone.mean(), rtol=1e-6, atol=1e-8)
+
+
+class Optimistic(IterableDataset):
+    """Says that it has more examples than it gives."""
+
+    def __len__(self):
+        return 60
+
+    def __iter__(self):
+        return iter(zip(X[:45], LABELS[:45], strict=True))
+
+
+def test_a_loader_that_ends_before_its_length_is_refused():
+    """The loop waited for the rest of the epoch for ever."""
+    with pytest.raises(pst.PosterityError, match="gave 3 batches in an epoch, and 4 were expected"):
+        pst.fit(linear(), pst.MAP(), DataLoader(Optimistic(), batch_size=15), epochs=2, training=pst.Training(**QUIET))

@@ -133,7 +133,12 @@ class FromLoader:
 
     def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
         """The loader's batches, this rank's rows of them."""
-        for batch in self._batches():
+        batches = self._batches()
+        for given in range(self.steps_per_epoch):
+            batch = next(batches, None)
+            if batch is None:
+                expected = f"{self.steps_per_epoch} were expected, by its length or its first pass"
+                raise PosterityError(f"the loader gave {given} batches in an epoch, and {expected}")
             inputs = map_inputs(batch.inputs, lambda t: t[self.part])
             weights = None if batch.weights is None else batch.weights[self.part]
             yield Batch(inputs, batch.targets[self.part], weights), self.copies * len(batch.targets)
