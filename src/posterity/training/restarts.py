@@ -50,7 +50,7 @@ def fit_members(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, j
     """The mixture of ``members`` fits."""
     seeds = [job.seed + _MEMBER_STRIDE * i for i in range(members)]
     networks = [_fresh(module, probe, seed, job.device) for seed in seeds]
-    jobs = [replace(job, seed=seed, stream=_reseeded(job, seed)) for seed in seeds]
+    jobs = [replace(job, seed=seed, stream=job.stream.alone(seed), ranks=Ranks()) for seed in seeds]
     if job.ranks.world > 1:
         parts = _spread(networks, jobs, job.ranks)
     elif _stackable(probe, job):
@@ -142,7 +142,7 @@ class Together:
 
 def _together(networks: list[nn.Module], jobs: list[Job]) -> list[Posterior]:
     """Train all members as one stacked network."""
-    job = replace(jobs[0], stream=Together([own.stream for own in jobs]))  # type: ignore[misc]
+    job = replace(jobs[0], stream=Together([own.stream for own in jobs]))  # type: ignore[misc,arg-type]
     stacked = Stacked(networks).to(job.device)
     streams = RandomStreams.from_seed(job.seed, 0, job.device)
     optimizer = job.method.optimizer(stacked, job.plan, streams)
@@ -159,13 +159,7 @@ def _together(networks: list[nn.Module], jobs: list[Job]) -> list[Posterior]:
 
 def _spread(networks: list[nn.Module], jobs: list[Job], ranks: Ranks) -> list[Posterior]:
     """Every rank trains its share alone; all ranks end with all members."""
-    own = {
-        i: fit_one(
-            networks[i],
-            _numbered(replace(jobs[i], ranks=Ranks(), stream=_reseeded(jobs[i], jobs[i].seed, alone=True)), i),
-        )
-        for i in range(ranks.rank, len(jobs), ranks.world)
-    }
+    own = {i: fit_one(networks[i], _numbered(jobs[i], i)) for i in range(ranks.rank, len(jobs), ranks.world)}
     device = jobs[0].device
     gathered = {i: q for part in ranks.gather({i: q.to("cpu") for i, q in own.items()}) for i, q in part.items()}
     return [gathered[i].to(device) for i in range(len(jobs))]
@@ -176,15 +170,6 @@ def _fresh(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, seed: 
         return reinitialised(probe, seed, device)
     with global_seed(seed, device):
         return module().to(device)
-
-
-def _reseeded(job: Job, seed: int, alone: bool = False) -> Resident:
-    """The same data in this member's own order; a loader shuffles by itself."""
-    stream = job.stream
-    if not isinstance(stream, Resident):
-        return stream  # type: ignore[return-value]
-    ranks = None if alone else stream.ranks
-    return Resident(stream.inputs, stream.targets, stream.batch_size, seed, ranks, stream.balance)
 
 
 def _numbered(job: Job, index: int) -> Job:
