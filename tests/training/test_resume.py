@@ -165,3 +165,27 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
             seed=1,
             training=pst.Training(resume=True, **options),
         )
+
+
+@pytest.mark.parametrize("method", [pst.MAP(), pst.IVON(), pst.SGLD(burn_in=0, thin=1)], ids=repr)
+def test_a_lower_rate_is_taken_up_with_the_rest_of_the_run(tmp_path, method):
+    """The way out of a loss that has become NaN: the last checkpoint was taken up, and the rate of before with it."""
+    x = torch.randn(40, 3)
+    schedule = {} if isinstance(method, pst.SGLD) else {"schedule": "constant"}
+    options = {"batch_size": 10, "checkpoint": tmp_path / "run", "progress": False, **schedule}
+
+    def fit(**more):
+        return pst.fit(nn.Linear(3, 3), method, (x, x.argmax(1)), epochs=4, training=pst.Training(**options, **more))
+
+    with pytest.raises(StopError):
+        fit(lr=0.1, callbacks=(StopEpoch(3),))
+    assert [row["lr"] for row in fit(lr=0.001, resume=True).history] == [0.1, 0.1, 0.001, 0.001]
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path):
+    x = torch.randn(40, 3)
+    options = {"checkpoint": tmp_path / "run", "progress": False}
+    pst.fit(nn.Linear(3, 3), pst.MAP(), (x, x.argmax(1)), epochs=1, training=pst.Training(**options))
+    with pytest.raises(pst.PosterityError, match=r"belongs to another run: its optimizer is .*adam"):
+        training = pst.Training(resume=True, optimizer="sgd", **options)
+        pst.fit(nn.Linear(3, 3), pst.MAP(), (x, x.argmax(1)), epochs=1, training=training)

@@ -60,8 +60,8 @@ class Checkpoint:
             return None
         state = read_state(self.path, "checkpoint")
         for key, value in self.identity.items():
-            if state["identity"].get(key) != value:
-                was = state["identity"].get(key)
+            was = state["identity"].get(key, value)
+            if was != value:
                 raise PosterityError(f"{self.path} belongs to another run: its {key} is {was!r}, this run's {value!r}")
         run.load_state_dict(state["run"])
         own = state["ranks"][self.ranks.rank]
