@@ -156,6 +156,43 @@ def test_a_factory_makes_every_member():
     assert not torch.equal(made[1][0].weight, made[2][0].weight)
 
 
+class Dropping(nn.Module):
+    """Dropout by a function, which torch cannot draw for stacked networks."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 8).double(), nn.Linear(8, 2).double()
+
+    def forward(self, x):
+        return self.last(nn.functional.dropout(self.first(x), 0.5, self.training))
+
+
+class Asking(Dropping):
+    """Code that depends on a number."""
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.last(hidden if hidden.mean() > 0 else hidden.relu())
+
+
+@pytest.mark.parametrize("network", [Dropping, Asking])
+@pytest.mark.parametrize("mode", [True, False], ids=["train", "eval"])
+def test_members_whose_code_cannot_be_stacked_are_those_trained_alone(network, mode, monkeypatch):
+    fit = lambda: pst.fit(network().train(mode), pst.MAP(), (X, LABELS), epochs=1, members=2)  # noqa: E731
+    first = fit()
+    monkeypatch.setattr("posterity.training.restarts._stackable", lambda networks, job: False)
+    for a, b in zip(first.parts, fit().parts, strict=True):
+        torch.testing.assert_close(a.mean(), b.mean(), rtol=1e-8, atol=1e-10)
+
+
+def test_a_factory_that_makes_networks_that_differ_is_refused():
+    """Where only the activations did, all members predicted with those of the first."""
+    kinds = iter([nn.Tanh, nn.Tanh, nn.ReLU])
+    factory = lambda: nn.Sequential(nn.Linear(3, 4), next(kinds)(), nn.Linear(4, 2)).double()  # noqa: E731
+    with pytest.raises(pst.PosterityError, match="made networks that differ"):
+        pst.fit(factory, pst.MAP(), (X, LABELS), epochs=1, members=2, training=pst.Training(**QUIET))
+
+
 def test_parts_that_cannot_be_reset_are_named():
     class Odd(nn.Module):
         def __init__(self):

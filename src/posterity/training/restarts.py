@@ -8,6 +8,7 @@ would alone. Elsewhere one after the other; on several ranks, each rank trains i
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ from posterity.types import Batch, Inputs, Params, PosterityError
 
 __all__ = ["fit_members", "reinitialised"]
 
+_log = logging.getLogger("posterity")
 _MEMBER_STRIDE = 10_007  # seeds 0, 1, 2 … of repeated experiments must not share members
 
 _STACKABLE = (
@@ -50,10 +52,12 @@ def fit_members(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, j
     """The mixture of ``members`` fits."""
     seeds = [job.seed + _MEMBER_STRIDE * i for i in range(members)]
     networks = [_fresh(module, probe, seed, job.device) for seed in seeds]
+    if len({str(network) for network in networks}) > 1:
+        raise PosterityError("the function made networks that differ, but members are weights of one and the same")
     jobs = [replace(job, seed=seed, stream=job.stream.alone(seed), ranks=Ranks()) for seed in seeds]
     if job.ranks.world > 1:
         parts = _spread(networks, jobs, job.ranks)
-    elif _stackable(probe, job):
+    elif _stackable(networks, job):
         parts = _together(networks, jobs)
     else:
         parts = [fit_one(n, _numbered(own, i)) for i, (n, own) in enumerate(zip(networks, jobs, strict=True))]
@@ -97,7 +101,7 @@ class Stacked(nn.Module):
         super().__init__()
         self.members = len(networks)
         self.names = [name for name, _ in networks[0].named_parameters()]
-        self._template = [copy.deepcopy(networks[0]).to("meta")]  # in a list, so that it is no submodule
+        self._template = [copy.deepcopy(networks[0]).to("meta").train()]  # in a list, so that it is no submodule
         for index, name in enumerate(self.names):
             own = [dict(n.named_parameters())[name] for n in networks]
             stacked = torch.stack([p.detach() for p in own])
@@ -179,10 +183,10 @@ def _numbered(job: Job, index: int) -> Job:
     return replace(job, training=replace(job.training, checkpoint=f"{job.training.checkpoint}.{index}"))
 
 
-def _stackable(network: nn.Module, job: Job) -> bool:
+def _stackable(networks: list[nn.Module], job: Job) -> bool:
     """Whether the members can be one stacked network, and gain by it on this device."""
     allowed = _STACKABLE + (_STACKABLE_ON_GPU if job.device.type == "cuda" else ())
-    leaves = [m for m in network.modules() if not list(m.children())]
+    leaves = [m for m in networks[0].modules() if not list(m.children())]
     return (
         job.method.vectorises
         and isinstance(job.stream, Resident)
@@ -190,6 +194,18 @@ def _stackable(network: nn.Module, job: Job) -> bool:
         and job.likelihood.trainable() is None
         and job.held is None  # validation data and micro-batches are no batches of members side by side
         and job.training.accumulate == 1
-        and not list(network.buffers())
+        and not list(networks[0].buffers())
         and all(isinstance(leaf, allowed) for leaf in leaves)
+        and _maps(networks, job.stream.inputs)
     )
+
+
+@torch.no_grad()
+def _maps(networks: list[nn.Module], inputs: Tensor) -> bool:
+    """Whether the networks' own code allows it: not where it draws dropout masks, or asks what a number is."""
+    try:
+        Stacked(networks)(inputs[:1].repeat_interleave(len(networks), 0))
+    except RuntimeError as error:
+        _log.info("members are trained one after the other (%s)", str(error).splitlines()[0])
+        return False
+    return True
