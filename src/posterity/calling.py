@@ -98,14 +98,21 @@ def find_device(name: torch.device | str) -> torch.device:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy of the user's network, which is never changed itself; one that could not be copied later is refused."""
+    """A copy of the user's network, which is never changed itself; one that could not be copied later is refused.
+
+    Embeddings give whole gradients in it: prior and noise are everywhere, and few optimizers take sparse ones.
+    """
     for name, part in module.named_modules():
         if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in part._forward_pre_hooks.values()):
             raise PosterityError(
                 f"{f'layer {name!r}' if name else 'the network'} has torch.nn.utils' old weight or spectral norm, and "
                 "cannot be copied after a call: use the one of torch.nn.utils.parametrizations"
             )
-    return copy.deepcopy(module)
+    network = copy.deepcopy(module)
+    for part in network.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.sparse = False
+    return network
 
 
 def plain_copy(module: nn.Module) -> nn.Module:

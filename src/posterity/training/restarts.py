@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posterity.calling import arguments, map_inputs
+from posterity.calling import arguments, copied, map_inputs
 from posterity.posteriors import Mixture, Posterior
 from posterity.probability.likelihoods import Likelihood, pooled
 from posterity.random import RandomStreams, global_seed
@@ -173,7 +173,7 @@ def _fresh(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, seed: 
     if isinstance(module, nn.Module):
         return reinitialised(probe, seed, device)
     with global_seed(seed, device):
-        return module().to(device)
+        return copied(module()).to(device)
 
 
 def _numbered(job: Job, index: int) -> Job:
