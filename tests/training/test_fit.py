@@ -156,6 +156,14 @@ def test_a_factory_makes_every_member():
     assert not torch.equal(made[1][0].weight, made[2][0].weight)
 
 
+@pytest.mark.parametrize("method", [pst.MAP(), pst.MeanField()], ids=repr)
+def test_a_factory_may_make_lazy_layers(method):
+    factory = lambda: nn.Sequential(nn.LazyLinear(4), nn.Tanh(), nn.Linear(4, 2)).double()  # noqa: E731
+    mixture = pst.fit(factory, method, (X, LABELS), epochs=1, members=2, training=pst.Training(**QUIET))
+    first, second = (part.mean()["0.weight"] for part in mixture.parts)
+    assert first.shape == (4, 3) and not torch.equal(first, second)
+
+
 class Dropping(nn.Module):
     """Dropout by a function, which torch cannot draw for stacked networks."""
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posterity.calling import arguments, copied, map_inputs
+from posterity.calling import arguments, map_inputs
 from posterity.posteriors import Mixture, Posterior
 from posterity.probability.likelihoods import Likelihood, pooled
 from posterity.random import RandomStreams, global_seed
 from posterity.run import NoCollector, Run
 from posterity.training.distributed import Ranks
-from posterity.training.fit import finish, fit_one, shown
+from posterity.training.fit import finish, fit_one, probed, shown
 from posterity.training.loop import Job, train
 from posterity.training.stream import Resident
 from posterity.types import Batch, Inputs, Params, PosterityError
@@ -51,7 +51,7 @@ _STACKABLE_ON_GPU = (nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPoo
 def fit_members(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, job: Job, members: int) -> Mixture:
     """The mixture of ``members`` fits."""
     seeds = [job.seed + _MEMBER_STRIDE * i for i in range(members)]
-    networks = [_fresh(module, probe, seed, job.device) for seed in seeds]
+    networks = [_fresh(module, probe, seed, job) for seed in seeds]
     if len({str(network) for network in networks}) > 1:
         raise PosterityError("the function made networks that differ, but members are weights of one and the same")
     jobs = [replace(job, seed=seed, stream=job.stream.alone(seed), ranks=Ranks()) for seed in seeds]
@@ -169,11 +169,11 @@ def _spread(networks: list[nn.Module], jobs: list[Job], ranks: Ranks) -> list[Po
     return [gathered[i].to(device) for i in range(len(jobs))]
 
 
-def _fresh(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, seed: int, device: torch.device) -> nn.Module:
+def _fresh(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, seed: int, job: Job) -> nn.Module:
     if isinstance(module, nn.Module):
-        return reinitialised(probe, seed, device)
-    with global_seed(seed, device):
-        return copied(module()).to(device)
+        return reinitialised(probe, seed, job.device)
+    with global_seed(seed, job.device):
+        return probed(module(), next(iter(job.stream.once())), job.likelihood, job.stream, job.device)
 
 
 def _numbered(job: Job, index: int) -> Job:
