@@ -42,8 +42,9 @@ class Variational(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs: with fresh noise in train mode, at the mean in eval mode."""
         try:
-            for block in self.blocks:
-                block.slots.fill(block.noisy() if self.training else {"": block.center()})
+            with self._whole_precision():
+                for block in self.blocks:
+                    block.slots.fill(block.noisy() if self.training else {"": block.center()})
             return self.net(*args, **kwargs)
         finally:
             for block in self.blocks:
@@ -51,7 +52,12 @@ class Variational(nn.Module):
 
     def kl(self) -> Tensor:
         """KL(q‖p), summed over all Bayesian parameters."""
-        return _total([block.kl() for block in self.blocks])
+        with self._whole_precision():
+            return _total([block.kl() for block in self.blocks])
+
+    def _whole_precision(self) -> torch.autocast:
+        """What makes weights and densities is not of the network's passes, which alone autocast is for."""
+        return torch.autocast(self.blocks[0].mean.device.type, enabled=False)
 
     @torch.no_grad()
     def mean(self) -> Params:
