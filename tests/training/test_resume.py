@@ -106,7 +106,8 @@ def test_a_shuffling_loader_resumes_in_the_middle_of_an_epoch(tmp_path, stop):
 
     def fit(loader, **options):
         training = pst.Training(progress=False, **options)
-        return pst.fit(net, pst.Dropout(), loader, epochs=4, training=training).module.state_dict()
+        posterior = pst.fit(net, pst.Dropout(), loader, epochs=4, training=training)
+        return dict(posterior.module.state_dict()), posterior.history
 
     loader = DataLoader(data, batch_size=10, shuffle=True)
     whole = fit(loader)
@@ -114,7 +115,7 @@ def test_a_shuffling_loader_resumes_in_the_middle_of_an_epoch(tmp_path, stop):
     with pytest.raises(StopError):
         fit(StopAt(loader, stop + 1), checkpoint=file, checkpoint_every=1)  # one batch is looked at before the fit
     assert read_state(file, "checkpoint")["run"]["step"] == stop
-    torch.testing.assert_close(dict(fit(loader, checkpoint=file, resume=True)), dict(whole), rtol=0, atol=0)
+    torch.testing.assert_close(fit(loader, checkpoint=file, resume=True), whole, rtol=0, atol=0)
 
 
 class StopEpoch:

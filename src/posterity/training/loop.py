@@ -74,7 +74,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
             resumed = None
         for batch, size in batches:
             _set_pace(run, pace, rates)
-            watch.add(*gradients(batch, size))
+            watch.add(run, *gradients(batch, size))
             del batch  # so that the next one can take its memory
             _update(run, job)
             if run.step % (1 if job.device.type == "cpu" else _LOOK_EVERY) == 0 or run.step == job.plan.steps:
