@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 
 import pytest
@@ -477,3 +478,16 @@ def test_weights_are_drawn_in_their_own_precision_under_autocast(family):
     plain = drawn()
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(drawn(), plain, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("estimator", ["local", "flipout"])
+@pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.Conv1d(1, 2, 3), nn.ConvTranspose2d(1, 2, 3)], ids=repr)
+def test_a_converted_network_can_be_pickled(estimator, layer):
+    net = variational(layer, estimator=estimator)
+    again = pickle.loads(pickle.dumps(net))
+    x = torch.randn(4, *{nn.Linear: (3,), nn.Conv1d: (1, 5), nn.ConvTranspose2d: (1, 5, 5)}[type(layer)])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        first = net(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(again(x), first, rtol=0, atol=0)

@@ -160,3 +160,5 @@ LOCAL = _versions(_LocalLinear, _LocalConvolution)
 
 FLIPOUT = _versions(_FlipoutLinear, _FlipoutConvolution)
 """Layers with one deviation and random signs, by the plain class that they stand in for."""
+
+globals().update({version.__name__: version for version in (*LOCAL.values(), *FLIPOUT.values())})  # pickle looks here
