@@ -4,6 +4,9 @@
 
 In train mode every call draws anew; in eval mode the network computes with the mean of its weights, as dropout does.
 Predictions with uncertainty come from a posterior: ``plain_moments`` gives mean and std by the plain network's names.
+
+Drawn weights are there during a call only. ``torch.utils.checkpoint`` inside the network runs layers again after it, in
+the backward pass, and finds none: around the whole converted network it works, inside leave such layers out (``which``).
 """
 
 from __future__ import annotations
