@@ -384,6 +384,8 @@ def test_bad_labels_late_in_a_loader_are_found():
         ({"num_data": 61}, "num_data=61"),
         ({"schedule": "cosin"}, "unknown schedule"),
         ({"optimizer": "adamw"}, "unknown optimizer"),
+        ({"optimizer": torch.optim.Adam}, "unknown optimizer"),
+        ({"callbacks": (print,)}, r"objects with on_epoch\(run, figures\), got"),
         ({"patience": 3}, "validation"),
         ({"batch_size": 4.0}, "batch_size must be a whole number, got 4.0"),
         ({"accumulate": 2.0}, "accumulate must be a whole number"),
@@ -413,6 +415,9 @@ def test_bad_settings_are_refused(changes, match):
         ({"likelihood": pst.likelihoods.Categorical}, "such as likelihoods.Categorical"),
         ({"training": {"lr": 0.1}}, "training must be a posterity.Training, got {'lr': 0.1}"),
         ({"members": 0}, "members"),
+        ({"members": 1.5}, "members must be a whole number"),
+        ({"method": pst.MAP(prior=0.1)}, r"such as priors.Normal\(1.0\), got 0.1"),
+        ({"method": pst.HWA(of=pst.MeanField(prior=0.1))}, "such as priors.Normal"),
         ({"method": "map"}, "method"),
         ({"data": []}, "no batches"),
         ({"data": [X]}, "a batch must be"),
@@ -443,8 +448,10 @@ def test_bad_arguments_are_refused(arguments, match):
         pst.fit(given.pop("module"), given.pop("method"), given.pop("data"), **given)
 
 
-def test_a_seed_may_be_one_of_numpys_integers(tmp_path):
-    posterior = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, seed=np.int64(3), training=pst.Training(**QUIET))
+def test_counts_and_seeds_may_be_numpys_integers(tmp_path):
+    one, kept = np.int64(1), {"checkpoint": tmp_path / "run"}
+    training = pst.Training(batch_size=np.int64(16), accumulate=np.int64(2), **kept, **QUIET)
+    posterior = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=one, seed=one, members=2 * one, training=training)
     pst.save(posterior, tmp_path / "q")
     assert pst.load(tmp_path / "q", mlp()).seed == posterior.seed
 

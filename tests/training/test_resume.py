@@ -190,3 +190,13 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path):
     with pytest.raises(pst.PosterityError, match=r"belongs to another run: its optimizer is .*adam"):
         training = pst.Training(resume=True, optimizer="sgd", **options)
         pst.fit(nn.Linear(3, 3), pst.MAP(), (x, x.argmax(1)), epochs=1, training=training)
+
+
+@pytest.mark.parametrize("other", [{"module": nn.Linear(3, 3, bias=False)}, {"members": 3}], ids=["network", "members"])
+def test_a_checkpoint_of_another_network_is_refused(tmp_path, other):
+    x = torch.randn(40, 3)
+    given = {"module": nn.Linear(3, 3), "method": pst.MAP(), "data": (x, x.argmax(1)), "epochs": 1, "members": 2}
+    options = {"checkpoint": tmp_path / "run", "progress": False}
+    pst.fit(**given, training=pst.Training(**options))
+    with pytest.raises(pst.PosterityError, match="is of another network, or of other members"):
+        pst.fit(**given | other, training=pst.Training(resume=True, **options))

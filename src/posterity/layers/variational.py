@@ -6,7 +6,7 @@ In train mode every call draws anew; in eval mode the network computes with the 
 Predictions with uncertainty come from a posterior: ``plain_moments`` gives mean and std by the plain network's names.
 
 Drawn weights are there during a call only. ``torch.utils.checkpoint`` inside the network runs layers again after it, in
-the backward pass, and finds none: around the whole converted network it works, inside leave such layers out (``which``).
+the backward pass, and finds none: use it around the whole converted network, or leave such layers out (``which``).
 """
 
 from __future__ import annotations

@@ -68,7 +68,10 @@ class Checkpoint:
             was = state["identity"].get(key, value)
             if was != value:
                 raise PosterityError(f"{self.path} belongs to another run: its {key} is {was!r}, this run's {value!r}")
-        run.load_state_dict(state["run"])
+        try:
+            run.load_state_dict(state["run"])
+        except (RuntimeError, KeyError) as error:
+            raise PosterityError(f"{self.path} is of another network, or of other members: {error}") from error
         own = state["ranks"][self.ranks.rank]
         run.streams.load_state_dict(own["local"])
         run.loss = None if own.get("loss") is None else own["loss"].to(device)

@@ -74,7 +74,7 @@ class Resident:
     ) -> None:
         self.inputs, self.targets, self.balance = inputs, targets, balance
         self.num_data = len(targets)
-        self.batch_size = min(batch_size, self.num_data)
+        self.batch_size = min(int(batch_size), self.num_data)  # of numpy's integers torch's split knows nothing
         self.seed, self.ranks = seed, ranks or Ranks()
         tail = self.num_data % self.batch_size
         # A last batch too small to give every rank an example is left out of that epoch.
