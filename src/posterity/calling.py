@@ -118,7 +118,10 @@ def find_device(name: torch.device | str) -> torch.device:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """A copy of the user's network, which is never changed itself; one that could not be copied later is refused."""
+    """A copy of the user's network, which is never changed itself; one that could not be copied later is refused.
+
+    Embeddings give whole gradients in it: prior and noise are everywhere, and few optimizers take sparse ones.
+    """
     for name, part in module.named_modules():
         where, hooks = f"layer {name!r}" if name else "the network", part._forward_pre_hooks.values()
         if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in hooks):
@@ -131,7 +134,11 @@ def copied(module: nn.Module) -> nn.Module:
                 f"{where} is masked by torch.nn.utils.prune, and cannot be copied: make its zeros its own first, by "
                 "torch.nn.utils.prune.remove(layer, 'weight')"
             )
-    return copy.deepcopy(module)
+    network = copy.deepcopy(module)
+    for part in network.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.sparse = False
+    return network
 
 
 def plain_copy(module: nn.Module) -> nn.Module:

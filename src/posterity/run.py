@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from posterity.random import RandomStreams
@@ -59,6 +59,7 @@ class Run:
         entries: Backward passes (draws × micro-batches) whose gradients are summed in the current step.
         temperature: The temperature of the current step, 1 for the Bayes posterior.
         phase: Raised by whoever changes what a step computes (clipping begins, say), so that it is recorded anew.
+        loss: The sum of this rank's losses in the current epoch, for its figures; None as it begins.
         members: Networks trained together as one stacked module, each parameter with a member dimension in front.
         history: Figures by epoch: what training curves are drawn from.
         best: For early stopping: the lowest validation loss, the epochs waited since, and the state then.
@@ -75,6 +76,7 @@ class Run:
     entries: int = 1
     temperature: float = 1.0
     phase: int = 0
+    loss: Tensor | None = None
     members: int = 1
     history: list[dict[str, float]] = field(default_factory=list)
     best: dict[str, Any] = field(default_factory=dict)

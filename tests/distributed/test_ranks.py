@@ -7,10 +7,11 @@ import sys
 
 import pytest
 import torch
+from torch.utils.data import SequentialSampler
 
 import posterity as pst
 from tests.contract.cases import METHOD_CASES, data, network
-from tests.distributed.worker import SAMPLED, TRAINING, outputs
+from tests.distributed.worker import SAMPLED, TRAINING, by_loader, outputs
 
 
 def launch(task, folder, world=2):
@@ -65,6 +66,18 @@ def test_ranks_that_share_a_draw_are_one_process(tmp_path):
     for name, method in SAMPLED.items():
         alone = pst.fit(network(), method, data(), epochs=2, seed=7, training=pst.Training(**TRAINING))
         torch.testing.assert_close(torch.load(tmp_path / f"{name}.pt"), outputs(alone), rtol=1e-8, atol=1e-9)
+
+
+def test_a_loader_is_shuffled_alike_and_what_follows_training_sees_all_of_it(tmp_path):
+    """Members are trained on whole batches, and a Laplace posterior has the curvature of all examples."""
+    launch("loaders", tmp_path)
+    alone = {
+        "shuffled": by_loader(pst.MAP()),
+        "members": by_loader(pst.MAP(), members=2),
+        "sharded": by_loader(pst.Laplace(structure="full"), SequentialSampler(range(96))),
+    }
+    for rank in range(2):
+        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), alone, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before the group is opened, or its default arguments keep it alive
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset
 
 import posterity as pst
 from tests.contract.cases import METHOD_CASES, data, network
@@ -40,6 +42,25 @@ def members(folder: Path) -> None:
     torch.save(outputs(mixture), folder / f"members{dist.get_rank()}.pt")
 
 
+def by_loader(method: pst.Method, sampler: Sampler[int] | None = None, members: int = 1) -> Tensor:
+    """Outputs of a fit by a user's own loader, which shuffles unless it has a sampler."""
+    examples = TensorDataset(*data())
+    size = 32 // (dist.get_world_size() if isinstance(sampler, DistributedSampler) else 1)
+    loader = DataLoader(examples, size, shuffle=sampler is None, sampler=sampler)
+    training = pst.Training(lr=0.05, progress=False, device="cpu")
+    return outputs(pst.fit(network(), method, loader, epochs=2, members=members, seed=7, training=training))
+
+
+def loaders(folder: Path) -> None:
+    """A loader on every rank that shuffles, one for members, and one that gives each rank a part of the data."""
+    every = {
+        "shuffled": by_loader(pst.MAP()),
+        "members": by_loader(pst.MAP(), members=2),
+        "sharded": by_loader(pst.Laplace(structure="full"), DistributedSampler(range(96), shuffle=False)),
+    }
+    torch.save(every, folder / f"{dist.get_rank()}.pt")
+
+
 def shared_draw(folder: Path) -> None:
     """All ranks share each draw, so that together they are one process."""
     training = pst.Training(**TRAINING, ranks_per_draw=dist.get_world_size())
@@ -69,7 +90,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        {f.__name__: f for f in (methods, members, shared_draw, elastic)}[sys.argv[1]](Path(sys.argv[2]))
+        {f.__name__: f for f in (methods, members, loaders, shared_draw, elastic)}[sys.argv[1]](Path(sys.argv[2]))
     finally:
         dist.destroy_process_group()
     threads = [thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")]  # none where there is no /proc

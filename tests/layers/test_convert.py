@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 
 import pytest
@@ -453,3 +454,40 @@ def test_what_cannot_be_converted_is_refused_with_path_and_reason():
         kl(nn.Linear(2, 2))
     with pytest.raises(pst.PosterityError, match="variational"):
         plain_moments(nn.Linear(2, 2))
+
+
+class Bare(nn.Module):
+    """Gives its weight away."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.line.weight
+
+
+@pytest.mark.parametrize("family", ["diagonal", "full", "low-rank", "radial"])
+def test_weights_are_drawn_in_their_own_precision_under_autocast(family):
+    net = variational(Bare(), family=family, estimator="reparameterised", init_std=0.3)
+
+    def drawn():
+        torch.manual_seed(0)
+        return net(torch.zeros(1)), kl(net)
+
+    plain = drawn()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(drawn(), plain, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("estimator", ["local", "flipout"])
+@pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.Conv1d(1, 2, 3), nn.ConvTranspose2d(1, 2, 3)], ids=repr)
+def test_a_converted_network_can_be_pickled(estimator, layer):
+    net = variational(layer, estimator=estimator)
+    again = pickle.loads(pickle.dumps(net))
+    x = torch.randn(4, *{nn.Linear: (3,), nn.Conv1d: (1, 5), nn.ConvTranspose2d: (1, 5, 5)}[type(layer)])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        first = net(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(again(x), first, rtol=0, atol=0)

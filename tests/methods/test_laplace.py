@@ -209,6 +209,23 @@ def test_bad_settings_are_refused():
         Laplace(prior=by_name, tune_prior=False).post_hoc(network(), data())
 
 
+def test_data_that_do_not_fit_are_refused():
+    """Targets of another shape were spread over the outputs, and the evidence was that of other data."""
+    x, y = torch.randn(20, 3).double(), torch.randn(20, 2).double()
+    with pytest.raises(PosterityError, match="do not fit targets"):
+        Laplace(structure="full").post_hoc(nn.Linear(3, 1).double(), (x, y), pst.likelihoods.Gaussian(0.5))
+    with pytest.raises(PosterityError, match="class targets run"):
+        Laplace().post_hoc(nn.Linear(3, 2).double(), (x, torch.arange(20) % 3))
+    with pytest.raises(PosterityError, match="NaN"):
+        Laplace().post_hoc(nn.Linear(3, 2).double(), (x * float("nan"), torch.arange(20) % 2))
+
+
+def test_of_a_data_set_with_parts_the_training_part_is_taken():
+    digits, network = pst.data.load("digits"), nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    method = Laplace(structure="diagonal")
+    assert method.post_hoc(network, digits).log_evidence == method.post_hoc(network, digits.train).log_evidence
+
+
 def convolutional() -> nn.Module:
     torch.manual_seed(0)
     layers = nn.Conv2d(1, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(48, 4), nn.Tanh(), nn.Linear(4, 3)

@@ -42,3 +42,16 @@ def test_weights_of_a_unit_move_together():
 def test_bad_hyper_parameters(options):
     with pytest.raises(pst.PosterityError):
         pst.MNF(**options)
+
+
+def test_it_trains_under_autocast_and_its_bound_is_the_one_without():
+    net = pst.MNF(hidden=8).prepare(network(torch.float32))
+    torch.manual_seed(0)
+    plain = pst.kl(net)
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(pst.kl(net), plain, rtol=0, atol=0)
+    training = pst.Training(batch_size=32, lr=0.02, autocast=True, progress=False)
+    q = pst.fit(network(torch.float32), pst.MNF(hidden=8), data(torch.float32), epochs=20, training=training)
+    inputs, targets = data(torch.float32)
+    assert q.predict(inputs).log_prob(targets).mean() > -0.7

@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from posterity.data import DataSet, Task
 from posterity.evaluation import evaluate, scores
 from posterity.posteriors import (
     DiagonalGaussian,
@@ -158,3 +160,13 @@ def test_bad_input(inputs):
     with pytest.raises(PosterityError, match="no examples"):
         temper(point(), [])
     assert math.isclose(tempered(point(), 2).likelihood.temperature, 2.0)
+
+
+def test_a_data_set_is_tempered_on_its_validation_part_and_not_on_its_test_part(inputs):
+    posterior, y = point(3.0), labels(point(), inputs)
+    backwards = (inputs, labels(point(-1.0), inputs))  # a test part by which the temperature would be another
+    known = DataSet(name="made up", task=Task.CLASSIFICATION, train=backwards, test=backwards, validation=(inputs, y))
+    found = temper(posterior, known).likelihood.temperature
+    assert found == temper(posterior, (inputs, y)).likelihood.temperature
+    with pytest.raises(PosterityError, match="no validation part"):
+        temper(posterior, replace(known, validation=None))

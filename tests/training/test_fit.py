@@ -156,6 +156,51 @@ def test_a_factory_makes_every_member():
     assert not torch.equal(made[1][0].weight, made[2][0].weight)
 
 
+@pytest.mark.parametrize("method", [pst.MAP(), pst.MeanField()], ids=repr)
+def test_a_factory_may_make_lazy_layers(method):
+    factory = lambda: nn.Sequential(nn.LazyLinear(4), nn.Tanh(), nn.Linear(4, 2)).double()  # noqa: E731
+    mixture = pst.fit(factory, method, (X, LABELS), epochs=1, members=2, training=pst.Training(**QUIET))
+    first, second = (part.mean()["0.weight"] for part in mixture.parts)
+    assert first.shape == (4, 3) and not torch.equal(first, second)
+
+
+class Dropping(nn.Module):
+    """Dropout by a function, which torch cannot draw for stacked networks."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 8).double(), nn.Linear(8, 2).double()
+
+    def forward(self, x):
+        return self.last(nn.functional.dropout(self.first(x), 0.5, self.training))
+
+
+class Asking(Dropping):
+    """Code that depends on a number."""
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.last(hidden if hidden.mean() > 0 else hidden.relu())
+
+
+@pytest.mark.parametrize("network", [Dropping, Asking])
+@pytest.mark.parametrize("mode", [True, False], ids=["train", "eval"])
+def test_members_whose_code_cannot_be_stacked_are_those_trained_alone(network, mode, monkeypatch):
+    fit = lambda: pst.fit(network().train(mode), pst.MAP(), (X, LABELS), epochs=1, members=2)  # noqa: E731
+    first = fit()
+    monkeypatch.setattr("posterity.training.restarts._stackable", lambda networks, job: False)
+    for a, b in zip(first.parts, fit().parts, strict=True):
+        torch.testing.assert_close(a.mean(), b.mean(), rtol=1e-8, atol=1e-10)
+
+
+def test_a_factory_that_makes_networks_that_differ_is_refused():
+    """Where only the activations did, all members predicted with those of the first."""
+    kinds = iter([nn.Tanh, nn.Tanh, nn.ReLU])
+    factory = lambda: nn.Sequential(nn.Linear(3, 4), next(kinds)(), nn.Linear(4, 2)).double()  # noqa: E731
+    with pytest.raises(pst.PosterityError, match="made networks that differ"):
+        pst.fit(factory, pst.MAP(), (X, LABELS), epochs=1, members=2, training=pst.Training(**QUIET))
+
+
 def test_parts_that_cannot_be_reset_are_named():
     class Odd(nn.Module):
         def __init__(self):
@@ -339,6 +384,8 @@ def test_bad_labels_late_in_a_loader_are_found():
         ({"num_data": 61}, "num_data=61"),
         ({"schedule": "cosin"}, "unknown schedule"),
         ({"optimizer": "adamw"}, "unknown optimizer"),
+        ({"optimizer": torch.optim.Adam}, "unknown optimizer"),
+        ({"callbacks": (print,)}, r"objects with on_epoch\(run, figures\), got"),
         ({"patience": 3}, "validation"),
         ({"batch_size": 4.0}, "batch_size must be a whole number, got 4.0"),
         ({"accumulate": 2.0}, "accumulate must be a whole number"),
@@ -368,6 +415,9 @@ def test_bad_settings_are_refused(changes, match):
         ({"likelihood": pst.likelihoods.Categorical}, "such as likelihoods.Categorical"),
         ({"training": {"lr": 0.1}}, "training must be a posterity.Training, got {'lr': 0.1}"),
         ({"members": 0}, "members"),
+        ({"members": 1.5}, "members must be a whole number"),
+        ({"method": pst.MAP(prior=0.1)}, r"such as priors.Normal\(1.0\), got 0.1"),
+        ({"method": pst.HWA(of=pst.MeanField(prior=0.1))}, "such as priors.Normal"),
         ({"method": "map"}, "method"),
         ({"data": []}, "no batches"),
         ({"data": [X]}, "a batch must be"),
@@ -398,8 +448,10 @@ def test_bad_arguments_are_refused(arguments, match):
         pst.fit(given.pop("module"), given.pop("method"), given.pop("data"), **given)
 
 
-def test_a_seed_may_be_one_of_numpys_integers(tmp_path):
-    posterior = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, seed=np.int64(3), training=pst.Training(**QUIET))
+def test_counts_and_seeds_may_be_numpys_integers(tmp_path):
+    one, kept = np.int64(1), {"checkpoint": tmp_path / "run"}
+    training = pst.Training(batch_size=np.int64(16), accumulate=np.int64(2), **kept, **QUIET)
+    posterior = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=one, seed=one, members=2 * one, training=training)
     pst.save(posterior, tmp_path / "q")
     assert pst.load(tmp_path / "q", mlp()).seed == posterior.seed
 
@@ -471,3 +523,38 @@ def test_augmentation_sees_every_batch_and_its_own_stream():
 def test_tensorboard_is_asked_for_by_name():
     with pytest.raises(pst.PosterityError, match="pip install tensorboard"):
         pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(tensorboard="board", **QUIET))
+
+
+class Words(nn.Module):
+    def __init__(self, sparse):
+        super().__init__()
+        self.words, self.last = nn.Embedding(10, 4, sparse=sparse), nn.Linear(4, 2)
+        generator = torch.Generator().manual_seed(0)
+        for p in self.parameters():
+            nn.init.normal_(p, generator=generator)
+
+    def forward(self, tokens):
+        return self.last(self.words(tokens).mean(1))
+
+
+@pytest.mark.parametrize("method", [pst.MAP(), pst.VOGN(), pst.MeanField(), pst.NoisyKFAC()], ids=repr)
+@pytest.mark.parametrize("options", [{}, {"optimizer": "sgd", "accumulate": 2, "clip": 1.0}], ids=["plain", "clipped"])
+def test_embeddings_with_sparse_gradients_train_as_others_do(method, options):
+    tokens = torch.randint(10, (60, 5), generator=torch.Generator().manual_seed(1))
+    options = {"batch_size": 16, **QUIET, **options}
+    if not isinstance(method, pst.MAP | pst.MeanField):
+        options.pop("clip", None)
+
+    def fit(sparse):
+        return pst.fit(Words(sparse), method, (tokens, tokens[:, 0] % 2), epochs=2, training=pst.Training(**options))
+
+    torch.testing.assert_close(fit(True).mean(), fit(False).mean(), rtol=0, atol=0)
+
+
+def test_a_factory_may_make_embeddings_with_sparse_gradients():
+    tokens = torch.randint(10, (60, 5), generator=torch.Generator().manual_seed(1))
+    data, training = (tokens, tokens[:, 0] % 2), pst.Training(**QUIET)
+    sparse, dense = (
+        pst.fit(lambda s=s: Words(s), pst.MAP(), data, epochs=1, members=2, training=training) for s in (True, False)
+    )
+    torch.testing.assert_close(sparse.mean(), dense.mean(), rtol=0, atol=0)

@@ -106,7 +106,8 @@ def test_a_shuffling_loader_resumes_in_the_middle_of_an_epoch(tmp_path, stop):
 
     def fit(loader, **options):
         training = pst.Training(progress=False, **options)
-        return pst.fit(net, pst.Dropout(), loader, epochs=4, training=training).module.state_dict()
+        posterior = pst.fit(net, pst.Dropout(), loader, epochs=4, training=training)
+        return dict(posterior.module.state_dict()), posterior.history
 
     loader = DataLoader(data, batch_size=10, shuffle=True)
     whole = fit(loader)
@@ -114,7 +115,7 @@ def test_a_shuffling_loader_resumes_in_the_middle_of_an_epoch(tmp_path, stop):
     with pytest.raises(StopError):
         fit(StopAt(loader, stop + 1), checkpoint=file, checkpoint_every=1)  # one batch is looked at before the fit
     assert read_state(file, "checkpoint")["run"]["step"] == stop
-    torch.testing.assert_close(dict(fit(loader, checkpoint=file, resume=True)), dict(whole), rtol=0, atol=0)
+    torch.testing.assert_close(fit(loader, checkpoint=file, resume=True), whole, rtol=0, atol=0)
 
 
 class StopEpoch:
@@ -165,3 +166,37 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
             seed=1,
             training=pst.Training(resume=True, **options),
         )
+
+
+@pytest.mark.parametrize("method", [pst.MAP(), pst.IVON(), pst.SGLD(burn_in=0, thin=1)], ids=repr)
+def test_a_lower_rate_is_taken_up_with_the_rest_of_the_run(tmp_path, method):
+    """The way out of a loss that has become NaN: the last checkpoint was taken up, and the rate of before with it."""
+    x = torch.randn(40, 3)
+    schedule = {} if isinstance(method, pst.SGLD) else {"schedule": "constant"}
+    options = {"batch_size": 10, "checkpoint": tmp_path / "run", "progress": False, **schedule}
+
+    def fit(**more):
+        return pst.fit(nn.Linear(3, 3), method, (x, x.argmax(1)), epochs=4, training=pst.Training(**options, **more))
+
+    with pytest.raises(StopError):
+        fit(lr=0.1, callbacks=(StopEpoch(3),))
+    assert [row["lr"] for row in fit(lr=0.001, resume=True).history] == [0.1, 0.1, 0.001, 0.001]
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path):
+    x = torch.randn(40, 3)
+    options = {"checkpoint": tmp_path / "run", "progress": False}
+    pst.fit(nn.Linear(3, 3), pst.MAP(), (x, x.argmax(1)), epochs=1, training=pst.Training(**options))
+    with pytest.raises(pst.PosterityError, match=r"belongs to another run: its optimizer is .*adam"):
+        training = pst.Training(resume=True, optimizer="sgd", **options)
+        pst.fit(nn.Linear(3, 3), pst.MAP(), (x, x.argmax(1)), epochs=1, training=training)
+
+
+@pytest.mark.parametrize("other", [{"module": nn.Linear(3, 3, bias=False)}, {"members": 3}], ids=["network", "members"])
+def test_a_checkpoint_of_another_network_is_refused(tmp_path, other):
+    x = torch.randn(40, 3)
+    given = {"module": nn.Linear(3, 3), "method": pst.MAP(), "data": (x, x.argmax(1)), "epochs": 1, "members": 2}
+    options = {"checkpoint": tmp_path / "run", "progress": False}
+    pst.fit(**given, training=pst.Training(**options))
+    with pytest.raises(pst.PosterityError, match="is of another network, or of other members"):
+        pst.fit(**given | other, training=pst.Training(resume=True, **options))

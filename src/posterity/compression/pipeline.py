@@ -28,7 +28,7 @@ from posterity.compression.layers import SparseLinear, with_faster_layers
 from posterity.compression.report import Compression, LayerReport
 from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import Network, trace
-from posterity.data.pieces import pieces
+from posterity.data.pieces import pieces, to_choose_by
 from posterity.files import write_state
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.mixture import Mixture
@@ -78,7 +78,8 @@ def compress(
         keep: Keep this fraction of the weights.
         max_drop: Keep as few as lose at most this much validation accuracy.
         per_layer: Count ``keep`` and ``max_drop`` within each layer.
-        validation: (inputs, labels), a Dataset, a loader or a list of batches; its accuracies go into the report.
+        validation: (inputs, labels), a Dataset, a loader, a list of batches, or a DataSet (its validation part); its
+            accuracies go into the report.
         example: Inputs to trace and time with; taken from the posterior or the validation data if not given.
         bits: Quantise the weights to so many bits, all or by name; ``"variance"`` takes what the posterior's own
             spread makes worth storing (``bits_from_variance``).
@@ -87,6 +88,7 @@ def compress(
         The network, in evaluation mode, with its ``compression`` report.
     """
     criterion = Criterion(threshold, keep, max_drop, per_layer)
+    validation = to_choose_by(validation)
     if validation is not None and isinstance(subject, Posterior) and not subject.likelihood.classifies:
         kind = type(subject.likelihood).__name__
         raise PosterityError(f"validation gives accuracies, and {kind} predicts numbers: give keep= or threshold=")

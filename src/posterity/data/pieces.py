@@ -18,7 +18,7 @@ from posterity.calling import InputSpec, as_batch, map_inputs, num_examples, ten
 from posterity.data.dataset import DataSet
 from posterity.types import Batch, Inputs, PosterityError
 
-__all__ = ["pieces", "whole"]
+__all__ = ["pieces", "to_choose_by", "to_train_on", "whole"]
 
 PIECE = 10_000
 """Examples of a piece, unless told otherwise."""
@@ -34,6 +34,20 @@ def pieces(data: Any, size: int = PIECE) -> Iterator[Batch]:
         kept.append(batch)
     if kept:
         yield _stacked(kept)
+
+
+def to_train_on(data: Any) -> Any:
+    """The training part of a DataSet; anything else as it is."""
+    return data.train if isinstance(data, DataSet) else data
+
+
+def to_choose_by(data: Any) -> Any:
+    """The validation part of a DataSet, never its test part; anything else as it is."""
+    if not isinstance(data, DataSet):
+        return data
+    if data.validation is None:
+        raise PosterityError("the data set has no validation part: split one off by with_validation before the fit")
+    return data.validation
 
 
 def whole(data: Any) -> Batch:

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from posterity.calling import arguments, map_inputs
-from posterity.data import DataSet
-from posterity.data.pieces import pieces
+from posterity.data.pieces import pieces, to_train_on
 from posterity.evaluation.landscape import judge, moved
 from posterity.flat import Layout
 from posterity.posteriors import WeightPosterior
@@ -88,8 +87,7 @@ def connect(
     module, likelihood, layout = first.module, first.likelihood, Layout.of(first.mean())
     ends = torch.stack([layout.flatten(first.mean()), layout.flatten(second.mean())])
     middle = ends.mean(0)
-    if isinstance(data, DataSet):
-        data = data.train
+    data = to_train_on(data)
     examples = _examples(data, ends.device, steps, batch_size, seed)
     bend = _trained(module, likelihood, layout, ends, examples, lr)
     t = torch.linspace(0, 1, points, dtype=torch.float64)

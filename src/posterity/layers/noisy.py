@@ -177,3 +177,5 @@ DRAWN_FOR_TOKENS = {nn.Linear: _DrawnForTokens}
 
 FLIPOUT = _versions(_FlipoutLinear, _FlipoutConvolution)
 """Layers with one deviation and random signs, by the plain class that they stand in for."""
+
+globals().update({version.__name__: version for version in (*LOCAL.values(), *FLIPOUT.values())})  # pickle looks here

@@ -4,6 +4,9 @@
 
 In train mode every call draws anew; in eval mode the network computes with the mean of its weights, as dropout does.
 Predictions with uncertainty come from a posterior: ``plain_moments`` gives mean and std by the plain network's names.
+
+Drawn weights are there during a call only. ``torch.utils.checkpoint`` inside the network runs layers again after it, in
+the backward pass, and finds none: use it around the whole converted network, or leave such layers out (``which``).
 """
 
 from __future__ import annotations
@@ -42,8 +45,9 @@ class Variational(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs: with fresh noise in train mode, at the mean in eval mode."""
         try:
-            for block in self.blocks:
-                block.slots.fill(block.noisy() if self.training else {"": block.center()})
+            with self._whole_precision():
+                for block in self.blocks:
+                    block.slots.fill(block.noisy() if self.training else {"": block.center()})
             return self.net(*args, **kwargs)
         finally:
             for block in self.blocks:
@@ -51,7 +55,12 @@ class Variational(nn.Module):
 
     def kl(self) -> Tensor:
         """KL(q‖p), summed over all Bayesian parameters."""
-        return _total([block.kl() for block in self.blocks])
+        with self._whole_precision():
+            return _total([block.kl() for block in self.blocks])
+
+    def _whole_precision(self) -> torch.autocast:
+        """What makes weights and densities is not of the network's passes, which alone autocast is for."""
+        return torch.autocast(self.blocks[0].mean.device.type, enabled=False)
 
     @torch.no_grad()
     def mean(self) -> Params:

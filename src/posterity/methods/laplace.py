@@ -28,9 +28,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, map_inputs, plain_copy
+from posterity.calling import call, check_finite, map_inputs, plain_copy
 from posterity.curvature import ggn
-from posterity.data.pieces import pieces
+from posterity.data.pieces import pieces, to_train_on
 from posterity.flat import Layout
 from posterity.methods.base import Method, check_precision
 from posterity.methods.laplace_structures import STRUCTURES, Precision, Structure
@@ -102,11 +102,11 @@ class Laplace(Method):
 
         Args:
             module: A trained network; not changed.
-            data: Its training data: a pair of tensors, a Dataset or a loader.
+            data: Its training data: a pair of tensors, a Dataset, a loader or a ``DataSet`` (its training part).
             likelihood: How targets arise from outputs; None takes it from the type of the targets.
         """
         device = next(module.parameters()).device
-        batches = _small(pieces(data, PIECE), device)
+        batches = _small(pieces(to_train_on(data), PIECE), device)
         first = next(batches, None)
         if first is None:
             raise PosterityError("a Laplace posterior needs data")
@@ -127,9 +127,12 @@ class Laplace(Method):
         }[self.curvature]
         fit = 0.0
         for batch in batches:
-            structure.add(network, likelihood, batch, ggn.weighted(columns, batch.weights))
+            check_finite(batch.inputs)
             with torch.no_grad():
-                fit += float(batch.weighted(likelihood.log_prob(call(network, batch.inputs), batch.targets)).sum())
+                outputs = call(network, batch.inputs)
+                likelihood.check(outputs, batch.targets)
+                fit += float(batch.weighted(likelihood.log_prob(outputs, batch.targets)).sum())
+            structure.add(network, likelihood, batch, ggn.weighted(columns, batch.weights))
         mean = {name: p.detach() for name, p in network.named_parameters()}
         precision, log_prior = self._precision(structure, mean)
         posterior = structure.posterior(network, likelihood, mean, precision, self.temperature)

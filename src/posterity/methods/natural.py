@@ -7,7 +7,7 @@ statistics are averaged with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -79,13 +79,10 @@ class NaturalGradient(Method):
 
     def prior_terms(self, module: nn.Module) -> dict[str, PerWeight]:
         """The prior's precision and mean, as numbers where they are the same for all weights."""
-        prior = cast(Normal, self.prior)
-        if not isinstance(prior.std, Mapping | Tensor) and not isinstance(prior.mean, Mapping | Tensor):
-            return {"prior_precision": float(prior.std) ** -2, "prior_mean": float(prior.mean)}
-        each = {name: prior.at(name) for name, _ in module.named_parameters()}
+        prior, names = cast(Normal, self.prior), [name for name, _ in module.named_parameters()]
         return {
-            "prior_precision": {name: _precision(own.std) for name, own in each.items()},
-            "prior_mean": {name: own.mean for name, own in each.items()},
+            "prior_precision": _terms(prior.std, {name: prior.at(name).std for name in names}, _precision),
+            "prior_mean": _terms(prior.mean, {name: prior.at(name).mean for name in names}, lambda mean: mean),
         }
 
     def perturb(self, optimizer: Optimizer, weight: float) -> AbstractContextManager[None]:
@@ -107,6 +104,11 @@ class NaturalGradient(Method):
     def moments(self, run: Run) -> tuple[Params, Params]:
         """Mean and variance of every parameter, for wrappers such as HWA."""
         return cast(SampledOptimizer, run.optimizer).moments(run.module)
+
+
+def _terms(shared: Any, each: dict[str, Any], term: Callable[[Any], float | Tensor]) -> PerWeight:
+    """A term of the prior: a number, or one by parameter where the prior's own differs."""
+    return {n: term(value) for n, value in each.items()} if isinstance(shared, Mapping | Tensor) else term(shared)  # type: ignore[return-value]
 
 
 def _precision(std: Any) -> float | Tensor:

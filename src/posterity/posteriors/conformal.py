@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import map_inputs
-from posterity.data.pieces import pieces
+from posterity.data.pieces import pieces, to_choose_by
 from posterity.posteriors.base import Posterior
 from posterity.prediction import Classification, Prediction, Regression
 from posterity.prediction.passes import Weights
@@ -39,14 +39,14 @@ def conformal(posterior: Posterior, calibration: Any, level: float = 0.9, draws:
 
     Args:
         posterior: A classifier or a regression of any kind.
-        calibration: Data that it was not fitted on: a pair of tensors, a Dataset or a loader.
+        calibration: Data that it was not fitted on: a pair of tensors, a Dataset, a loader, or a DataSet's validation part.
         level: The probability guaranteed.
         draws: Networks averaged, here and in every set or interval.
     """
     if not 0 < level < 1:
         raise PosterityError(f"a level of coverage lies in (0, 1), got {level!r}")
     scores = []
-    for batch in pieces(calibration):
+    for batch in pieces(to_choose_by(calibration)):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
         scores.append(strangeness(posterior.predict(inputs, draws), batch.targets.to(posterior.device)))
     n = sum(len(part) for part in scores)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from posterity.calling import map_inputs
-from posterity.data.pieces import pieces
+from posterity.data.pieces import pieces, to_choose_by
 from posterity.posteriors.base import Posterior
 from posterity.posteriors.conformal import Conformal
 from posterity.probability.likelihoods import Bernoulli, Categorical
@@ -39,13 +39,14 @@ def temper(posterior: P, validation: Any, draws: int = 32) -> P:
 
     Args:
         posterior: A classifier of any kind.
-        validation: Data that the posterior was not fitted on: a pair of tensors, a Dataset or a loader.
+        validation: Data that the posterior was not fitted on: a pair of tensors, a Dataset, a loader, or a DataSet's
+            validation part.
         draws: Networks averaged.
     """
     likelihood = _classifier(posterior)
     # At the highest temperature, where the probabilities still tell the logits of a network that is far too sure.
     hottest, logs, targets = tempered(posterior, likelihood.temperature * math.exp(_RANGE)), [], []
-    for batch in pieces(validation):
+    for batch in pieces(to_choose_by(validation)):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
         samples = hottest.predict(inputs, draws, keep_samples=True).samples
         if samples is None:

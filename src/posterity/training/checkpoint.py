@@ -49,7 +49,12 @@ class Checkpoint:
 
     def save(self, run: Run, device: torch.device) -> None:
         """Write the run, whole or not at all."""
-        own = {"now": global_generators(device), "epoch_start": self.epoch_start, "local": run.streams.state_dict()}
+        own = {
+            "now": global_generators(device),
+            "epoch_start": self.epoch_start,
+            "local": run.streams.state_dict(),
+            "loss": run.loss,
+        }
         each = self.ranks.gather(own)
         if self.ranks.writes and self.path is not None:
             write_state(self.path, {"identity": self.identity, "run": run.state_dict(), "ranks": each}, "checkpoint")
@@ -60,12 +65,16 @@ class Checkpoint:
             return None
         state = read_state(self.path, "checkpoint")
         for key, value in self.identity.items():
-            if state["identity"].get(key) != value:
-                was = state["identity"].get(key)
+            was = state["identity"].get(key, value)
+            if was != value:
                 raise PosterityError(f"{self.path} belongs to another run: its {key} is {was!r}, this run's {value!r}")
-        run.load_state_dict(state["run"])
+        try:
+            run.load_state_dict(state["run"])
+        except (RuntimeError, KeyError) as error:
+            raise PosterityError(f"{self.path} is of another network, or of other members: {error}") from error
         own = state["ranks"][self.ranks.rank]
         run.streams.load_state_dict(own["local"])
+        run.loss = None if own.get("loss") is None else own["loss"].to(device)
         # An epoch that was under way is replayed from its start; one about to begin starts now.
         begun = run.step % run.plan.steps_per_epoch != 0
         set_global_generators(own["epoch_start"] if begun else own["now"], device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from posterity.types import PosterityError, check_positive, check_whole
 __all__ = ["Callback", "Training"]
 
 
+@runtime_checkable
 class Callback(Protocol):
     """Something to do after each epoch."""
 
@@ -93,6 +94,8 @@ class Training:
         if self.schedule is not None:
             schedule(self.schedule)
         self.algorithm  # noqa: B018 (refuses an unknown name)
+        if not all(isinstance(callback, Callback) for callback in self.callbacks):
+            raise PosterityError(f"callbacks must be objects with on_epoch(run, figures), got {self.callbacks!r}")
         if self.patience is not None and self.validation is None:
             raise PosterityError("patience needs validation data: give validation=0.1 or a pair of tensors")
         if self.resume and self.checkpoint is None:
@@ -103,7 +106,7 @@ class Training:
     @property
     def algorithm(self) -> OptimizerConfig:
         """The plain optimizer."""
-        return OptimizerConfig(self.optimizer) if isinstance(self.optimizer, str) else self.optimizer
+        return self.optimizer if isinstance(self.optimizer, OptimizerConfig) else OptimizerConfig(self.optimizer)
 
     def pick_device(self) -> torch.device:
         """The device asked for, or a GPU if there is one."""

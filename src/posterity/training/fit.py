@@ -16,6 +16,7 @@ from posterity.methods.base import Method
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Prior
 from posterity.random import RandomStreams, global_seed
 from posterity.run import Run
 from posterity.training.config import Callback, Training
@@ -163,7 +164,7 @@ def _job(
         _check_held(probe, likelihood, held_stream)
     if stream.smallest // ranks.world == 1:
         _check_single(probe, first.inputs)
-    steps = training.steps or (epochs or 10) * stream.steps_per_epoch
+    steps = int(training.steps or (epochs or 10) * stream.steps_per_epoch)
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
     order = device_order(probe, first.inputs)
     return Job(method, likelihood, stream, training, plan, ranks, device, seed, order, held_stream), probe
@@ -234,16 +235,18 @@ def _check_arguments(
 ) -> None:
     if not isinstance(method, Method):
         raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
+    if not isinstance(method.prior, Prior):
+        raise PosterityError(f"the prior must be one such as priors.Normal(1.0), got {method.prior!r}")
     if likelihood is not None and not isinstance(likelihood, Likelihood):
         raise PosterityError(f"the likelihood must be one such as likelihoods.Categorical(), got {likelihood!r}")
     if not isinstance(training, Training):
         raise PosterityError(f"training must be a posterity.Training, got {training!r}")
-    check_whole(epochs=epochs)
+    check_whole(epochs=epochs, members=members)
     if not isinstance(seed, SupportsIndex):
         raise PosterityError(f"seed must be a whole number, got {seed!r}")
     if epochs is not None and training.steps is not None:
         raise PosterityError("give epochs or Training(steps=...), not both")
     if epochs is not None and epochs < 1:
         raise PosterityError(f"epochs must be at least 1, got {epochs}")
-    if not isinstance(members, int) or members < 1:
+    if members < 1:
         raise PosterityError(f"members must be a positive number, got {members!r}")

@@ -57,6 +57,7 @@ class Job:
 def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     """Bring a run to its last step, from its beginning or from its checkpoint."""
     checkpoint = _checkpoint(job)
+    rates = [group["lr"] for group in run.optimizer.param_groups]  # as asked for now, whatever a checkpoint has
     resumed = checkpoint.restore(run, job.device) if job.training.resume else None
     pace, watch = _pace(job), Watch(job.likelihood, job.held, job.training.patience)
     forward = torch.compile(run.module) if job.training.compile else run.module
@@ -72,8 +73,8 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
             set_global_generators(resumed, job.device)
             resumed = None
         for batch, size in batches:
-            _set_pace(run, pace)
-            watch.add(*gradients(batch, size))
+            _set_pace(run, pace, rates)
+            watch.add(run, *gradients(batch, size))
             del batch  # so that the next one can take its memory
             _update(run, job)
             if run.step % (1 if job.device.type == "cpu" else _LOOK_EVERY) == 0 or run.step == job.plan.steps:
@@ -163,11 +164,10 @@ def _pace(job: Job) -> tuple[Callable[[int], float], Callable[[int], float]]:
     return own.lr or (lambda step: chosen.factor(step, job.plan)), own.temperature or (lambda step: 1.0)
 
 
-def _set_pace(run: Run, pace: tuple[Callable[[int], float], Callable[[int], float]]) -> None:
+def _set_pace(run: Run, pace: tuple[Callable[[int], float], Callable[[int], float]], rates: list[float]) -> None:
     factor, run.temperature = pace[0](run.step), pace[1](run.step)
-    for group in run.optimizer.param_groups:
-        group.setdefault("initial_lr", group["lr"])
-        group["lr"] = group["initial_lr"] * factor
+    for group, rate in zip(run.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
         group["temperature"] = run.temperature
 
 
@@ -219,5 +219,6 @@ def _checkpoint(job: Job) -> Checkpoint:
         "steps": job.plan.steps,
         "batch size": job.plan.batch_size,
         "seed": job.seed,
+        "optimizer": repr(job.training.algorithm),
     }
     return Checkpoint(path, every, identity, job.ranks)

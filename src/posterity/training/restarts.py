@@ -8,6 +8,7 @@ would alone. Elsewhere one after the other; on several ranks, each rank trains i
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -21,13 +22,14 @@ from posterity.probability.likelihoods import Likelihood, pooled
 from posterity.random import RandomStreams, global_seed
 from posterity.run import NoCollector, Run
 from posterity.training.distributed import Ranks
-from posterity.training.fit import finish, fit_one, shown
+from posterity.training.fit import finish, fit_one, probed, shown
 from posterity.training.loop import Job, train
 from posterity.training.stream import Resident
 from posterity.types import Batch, Inputs, Params, PosterityError
 
 __all__ = ["fit_members", "reinitialised"]
 
+_log = logging.getLogger("posterity")
 _MEMBER_STRIDE = 10_007  # seeds 0, 1, 2 … of repeated experiments must not share members
 
 _STACKABLE = (
@@ -49,11 +51,13 @@ _STACKABLE_ON_GPU = (nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPoo
 def fit_members(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, job: Job, members: int) -> Mixture:
     """The mixture of ``members`` fits."""
     seeds = [job.seed + _MEMBER_STRIDE * i for i in range(members)]
-    networks = [_fresh(module, probe, seed, job.device) for seed in seeds]
-    jobs = [replace(job, seed=seed, stream=_reseeded(job, seed)) for seed in seeds]
+    networks = [_fresh(module, probe, seed, job) for seed in seeds]
+    if len({str(network) for network in networks}) > 1:
+        raise PosterityError("the function made networks that differ, but members are weights of one and the same")
+    jobs = [replace(job, seed=seed, stream=job.stream.alone(seed), ranks=Ranks()) for seed in seeds]
     if job.ranks.world > 1:
         parts = _spread(networks, jobs, job.ranks)
-    elif _stackable(probe, job):
+    elif _stackable(networks, job):
         parts = _together(networks, jobs)
     else:
         parts = [fit_one(n, _numbered(own, i)) for i, (n, own) in enumerate(zip(networks, jobs, strict=True))]
@@ -97,7 +101,7 @@ class Stacked(nn.Module):
         super().__init__()
         self.members = len(networks)
         self.names = [name for name, _ in networks[0].named_parameters()]
-        self._template = [copy.deepcopy(networks[0]).to("meta")]  # in a list, so that it is no submodule
+        self._template = [copy.deepcopy(networks[0]).to("meta").train()]  # in a list, so that it is no submodule
         for index, name in enumerate(self.names):
             own = [dict(n.named_parameters())[name] for n in networks]
             stacked = torch.stack([p.detach() for p in own])
@@ -142,7 +146,7 @@ class Together:
 
 def _together(networks: list[nn.Module], jobs: list[Job]) -> list[Posterior]:
     """Train all members as one stacked network."""
-    job = replace(jobs[0], stream=Together([own.stream for own in jobs]))  # type: ignore[misc]
+    job = replace(jobs[0], stream=Together([own.stream for own in jobs]))  # type: ignore[misc,arg-type]
     stacked = Stacked(networks).to(job.device)
     streams = RandomStreams.from_seed(job.seed, 0, job.device)
     optimizer = job.method.optimizer(stacked, job.plan, streams)
@@ -159,32 +163,17 @@ def _together(networks: list[nn.Module], jobs: list[Job]) -> list[Posterior]:
 
 def _spread(networks: list[nn.Module], jobs: list[Job], ranks: Ranks) -> list[Posterior]:
     """Every rank trains its share alone; all ranks end with all members."""
-    own = {
-        i: fit_one(
-            networks[i],
-            _numbered(replace(jobs[i], ranks=Ranks(), stream=_reseeded(jobs[i], jobs[i].seed, alone=True)), i),
-        )
-        for i in range(ranks.rank, len(jobs), ranks.world)
-    }
+    own = {i: fit_one(networks[i], _numbered(jobs[i], i)) for i in range(ranks.rank, len(jobs), ranks.world)}
     device = jobs[0].device
     gathered = {i: q for part in ranks.gather({i: q.to("cpu") for i, q in own.items()}) for i, q in part.items()}
     return [gathered[i].to(device) for i in range(len(jobs))]
 
 
-def _fresh(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, seed: int, device: torch.device) -> nn.Module:
+def _fresh(module: nn.Module | Callable[[], nn.Module], probe: nn.Module, seed: int, job: Job) -> nn.Module:
     if isinstance(module, nn.Module):
-        return reinitialised(probe, seed, device)
-    with global_seed(seed, device):
-        return module().to(device)
-
-
-def _reseeded(job: Job, seed: int, alone: bool = False) -> Resident:
-    """The same data in this member's own order; a loader shuffles by itself."""
-    stream = job.stream
-    if not isinstance(stream, Resident):
-        return stream  # type: ignore[return-value]
-    ranks = None if alone else stream.ranks
-    return Resident(stream.inputs, stream.targets, stream.batch_size, seed, ranks, stream.balance)
+        return reinitialised(probe, seed, job.device)
+    with global_seed(seed, job.device):
+        return probed(module(), next(iter(job.stream.once())), job.likelihood, job.stream, job.device)
 
 
 def _numbered(job: Job, index: int) -> Job:
@@ -194,10 +183,10 @@ def _numbered(job: Job, index: int) -> Job:
     return replace(job, training=replace(job.training, checkpoint=f"{job.training.checkpoint}.{index}"))
 
 
-def _stackable(network: nn.Module, job: Job) -> bool:
+def _stackable(networks: list[nn.Module], job: Job) -> bool:
     """Whether the members can be one stacked network, and gain by it on this device."""
     allowed = _STACKABLE + (_STACKABLE_ON_GPU if job.device.type == "cuda" else ())
-    leaves = [m for m in network.modules() if not list(m.children())]
+    leaves = [m for m in networks[0].modules() if not list(m.children())]
     return (
         job.method.vectorises
         and isinstance(job.stream, Resident)
@@ -205,6 +194,18 @@ def _stackable(network: nn.Module, job: Job) -> bool:
         and job.likelihood.trainable() is None
         and job.held is None  # validation data and micro-batches are no batches of members side by side
         and job.training.accumulate == 1
-        and not list(network.buffers())
+        and not list(networks[0].buffers())
         and all(isinstance(leaf, allowed) for leaf in leaves)
+        and _maps(networks, job.stream.inputs)
     )
+
+
+@torch.no_grad()
+def _maps(networks: list[nn.Module], inputs: Tensor) -> bool:
+    """Whether the networks' own code allows it: not where it draws dropout masks, or asks what a number is."""
+    try:
+        Stacked(networks)(inputs[:1].repeat_interleave(len(networks), 0))
+    except RuntimeError as error:
+        _log.info("members are trained one after the other (%s)", str(error).splitlines()[0])
+        return False
+    return True

@@ -7,14 +7,24 @@ middle of an epoch and two ranks see together what one process would have seen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
 
 from posterity.calling import as_batch, check_finite, map_inputs, num_examples
-from posterity.random import generator_for
+from posterity.random import generator_for, global_seed
 from posterity.training.config import Training
 from posterity.training.distributed import Ranks
 from posterity.types import Batch, Inputs, PosterityError
@@ -40,7 +50,11 @@ class Stream(Protocol):
         ...
 
     def once(self) -> Iterator[Batch]:
-        """Every example once."""
+        """Every example once, on every rank."""
+        ...
+
+    def alone(self, seed: int) -> Stream:
+        """The same data for one process, in an order of its own."""
         ...
 
 
@@ -60,7 +74,7 @@ class Resident:
     ) -> None:
         self.inputs, self.targets, self.balance = inputs, targets, balance
         self.num_data = len(targets)
-        self.batch_size = min(batch_size, self.num_data)
+        self.batch_size = min(int(batch_size), self.num_data)  # of numpy's integers torch's split knows nothing
         self.seed, self.ranks = seed, ranks or Ranks()
         tail = self.num_data % self.batch_size
         # A last batch too small to give every rank an example is left out of that epoch.
@@ -97,24 +111,48 @@ class Resident:
         for own in self.order(-1).split(self.batch_size):
             yield self._rows(own)
 
+    def alone(self, seed: int) -> Resident:
+        """The same tensors."""
+        return Resident(self.inputs, self.targets, self.batch_size, seed, balance=self.balance)
+
     def _rows(self, own: Tensor) -> Batch:
         return Batch(map_inputs(self.inputs, lambda t: t.index_select(0, own)), self.targets.index_select(0, own))
 
 
 class FromLoader:
-    """A user's DataLoader; every rank takes its rows of each batch, unless the loader's sampler shards already."""
+    """A user's DataLoader; every rank takes its rows of each batch, unless the loader's sampler shards already.
+
+    What a sampler draws from torch's global generator, it draws as an epoch begins: from a seed that all ranks share.
+    """
 
     checked = False
 
-    def __init__(self, loader: Iterable[Any], device: torch.device, num_data: int | None, ranks: Ranks) -> None:
-        self.loader, self.device = loader, device
-        sharded = isinstance(getattr(loader, "sampler", None), DistributedSampler)
-        self.part = slice(None) if sharded else slice(ranks.rank, None, ranks.world)
-        self.copies = ranks.world if sharded else 1
+    def __init__(self, loader: Any, device: torch.device, num_data: int | None, seed: int, ranks: Ranks) -> None:
+        self.loader, self.whole, self.device, self.seed = loader, loader, device, seed
+        self.part, self.copies = slice(ranks.rank, None, ranks.world), 1
         self.steps_per_epoch, self.num_data, self.batch_size, self.smallest = _measure(loader, num_data)
+        self.sampler = getattr(loader, "sampler", None)
+        if isinstance(self.sampler, DistributedSampler):
+            self.part, self.copies = slice(None), ranks.world
+            self.batch_size *= ranks.world
+            self.whole = _unsharded(loader, self.batch_size)
+        elif self.smallest < ranks.world:
+            raise PosterityError(
+                f"a batch of {self.smallest} cannot be shared by {ranks.world} ranks: use drop_last=True or another "
+                "batch_size"
+            )
 
-    def _batches(self) -> Iterator[Batch]:
-        for item in self.loader:
+    def alone(self, seed: int) -> FromLoader:
+        """Whole batches."""
+        other = copy(self)
+        other.loader, other.seed, other.part, other.copies, other.sampler = self.whole, seed, slice(None), 1, None
+        return other
+
+    def _batches(self, loader: Iterable[Any], index: int) -> Iterator[Batch]:
+        with global_seed(self.seed + _EPOCH_STRIDE * (index + 1), self.device):
+            items = iter(loader)
+            first = list(islice(items, 1))
+        for item in chain(first, items):
             batch = as_batch(item)
             move = lambda t: t.to(self.device, non_blocking=True)  # noqa: E731
             weights = None if batch.weights is None else move(batch.weights)
@@ -125,14 +163,32 @@ class FromLoader:
 
     def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
         """The loader's batches, this rank's rows of them."""
-        for batch in self._batches():
+        if isinstance(self.sampler, DistributedSampler):
+            self.sampler.set_epoch(index)  # or it would shuffle as before
+        batches = self._batches(self.loader, index)
+        for given in range(self.steps_per_epoch):
+            batch = next(batches, None)
+            if batch is None:
+                expected = f"{self.steps_per_epoch} were expected, by its length or its first pass"
+                raise PosterityError(f"the loader gave {given} batches in an epoch, and {expected}")
             inputs = map_inputs(batch.inputs, lambda t: t[self.part])
             weights = None if batch.weights is None else batch.weights[self.part]
             yield Batch(inputs, batch.targets[self.part], weights), self.copies * len(batch.targets)
 
     def once(self) -> Iterator[Batch]:
-        """The loader's batches, in its own order."""
-        return self._batches()
+        """The loader's batches, whole; shuffled if it shuffles."""
+        return self._batches(self.whole, -1)
+
+
+def _unsharded(loader: DataLoader[Any], batch_size: int) -> DataLoader[Any]:
+    """All of the data of a loader that gives every rank its share, in batches of all ranks."""
+    return DataLoader(
+        loader.dataset,
+        batch_size,
+        shuffle=loader.sampler.shuffle,  # type: ignore[attr-defined]
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+    )
 
 
 def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: torch.device) -> Stream:
@@ -142,7 +198,7 @@ def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: 
     if isinstance(data, DataLoader | list) or (not isinstance(data, Dataset | tuple) and isinstance(data, Iterable)):
         if training.balance:
             raise PosterityError("balance needs tensors or a Dataset; give a loader a WeightedRandomSampler instead")
-        return FromLoader(data, device, training.num_data, ranks)
+        return FromLoader(data, device, training.num_data, seed, ranks)
     inputs, targets = as_tensors(data)
     if training.num_data not in (None, len(targets)):
         raise PosterityError(f"num_data={training.num_data} was given, but the data holds {len(targets)} examples")
@@ -192,9 +248,11 @@ def split_off(data: Any, fraction: float, seed: int) -> tuple[tuple[Inputs, Tens
 
 def _measure(loader: Iterable[Any], num_data: int | None) -> tuple[int, int, int, int]:
     """Steps an epoch, N, batch size and smallest batch, from what a loader says of itself or by one pass over it."""
-    dataset, size = getattr(loader, "dataset", None), getattr(loader, "batch_size", None)
+    size, sampler = getattr(loader, "batch_size", None), getattr(loader, "sampler", None)
+    # A subset is all that is trained on; other samplers may repeat examples or skip some, but draw from the whole set.
+    data = sampler if isinstance(sampler, SubsetRandomSampler) else getattr(loader, "dataset", None)
     try:
-        steps, known = len(loader), len(dataset)  # type: ignore[arg-type]
+        steps, known = len(loader), len(data)  # type: ignore[arg-type]
         smallest = min(size, known - (steps - 1) * size) if size else known // max(1, steps)
     except TypeError:
         sizes = [len(as_batch(item).targets) for item in loader]
@@ -202,5 +260,5 @@ def _measure(loader: Iterable[Any], num_data: int | None) -> tuple[int, int, int
     if steps == 0 or known == 0:
         raise PosterityError("the loader gives no batches")
     if num_data not in (None, known):
-        raise PosterityError(f"num_data={num_data} was given, but the loader's data set holds {known} examples")
+        raise PosterityError(f"num_data={num_data} was given, but the loader's data holds {known} examples")
     return steps, known, size or -(-known // steps), smallest

@@ -1,4 +1,4 @@
-"""The figures of an epoch, and when to stop: loss and accuracy as sums on the device, validation loss, best so far."""
+"""The figures of an epoch, and when to stop: mean loss, accuracy of its last batch, validation loss, best so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """Keeps the sums of the current epoch; the best state so far is kept in the run, and so in its checkpoint.
+    """Looks at every step; sums of the epoch and the best state so far are kept in the run, and so in its checkpoint.
 
     Args:
         likelihood: What the loss is, and whether there is an accuracy.
@@ -28,17 +28,11 @@ class Watch:
 
     def __init__(self, likelihood: Likelihood, held: Stream | None, patience: int | None) -> None:
         self.likelihood, self.held, self.patience = likelihood, held, patience
-        self._clear()
 
-    def _clear(self) -> None:
-        self.loss: Tensor | None = None
-        self.steps, self.correct, self.seen = 0, None, 0
-
-    def add(self, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
+    def add(self, run: Run, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
         """Take in one step."""
         self.latest = loss
-        self.loss = loss.clone() if self.loss is None else self.loss.add_(loss)
-        self.steps += 1
+        run.loss = loss.clone() if run.loss is None else run.loss.add_(loss)
         self.outputs, self.targets = outputs, targets
 
     @property
@@ -48,7 +42,8 @@ class Watch:
 
     def figures(self, run: Run, ranks: Ranks) -> dict[str, float]:
         """The epoch's figures; starts the next epoch's sums."""
-        loss = torch.as_tensor(self.loss) / self.steps
+        loss = torch.as_tensor(run.loss) / ((run.step - 1) % run.plan.steps_per_epoch + 1)
+        run.loss = None
         ranks.average_([loss])
         figures = {"loss": float(loss) / run.members, "lr": float(run.optimizer.param_groups[0]["lr"])}
         if self.likelihood.classifies:
@@ -59,7 +54,6 @@ class Watch:
         if self.held is not None:
             figures["validation_loss"] = held_out_loss(run, self.likelihood, self.held)
             self._judge(figures["validation_loss"], run)
-        self._clear()
         return figures
 
     def _judge(self, loss: float, run: Run) -> None:
