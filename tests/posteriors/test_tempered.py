@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.data import DataSet, Task
+from posterity.data import DataSet, Kind, Task
 from posterity.evaluation import evaluate, scores
 from posterity.posteriors import (
     DiagonalGaussian,
@@ -165,7 +165,9 @@ def test_bad_input(inputs):
 def test_a_data_set_is_tempered_on_its_validation_part_and_not_on_its_test_part(inputs):
     posterior, y = point(3.0), labels(point(), inputs)
     backwards = (inputs, labels(point(-1.0), inputs))  # a test part by which the temperature would be another
-    known = DataSet(name="made up", task=Task.CLASSIFICATION, train=backwards, test=backwards, validation=(inputs, y))
+    known = DataSet(
+        "made up", Task.CLASSIFICATION, Kind.TABULAR, backwards, backwards, (inputs, y), classes=("a", "b", "c", "d")
+    )
     found = temper(posterior, known).likelihood.temperature
     assert found == temper(posterior, (inputs, y)).likelihood.temperature
     with pytest.raises(PosterityError, match="no validation part"):

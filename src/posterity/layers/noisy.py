@@ -172,7 +172,7 @@ def _versions(linear: type, convolution: type) -> dict[type, type]:
 LOCAL = _versions(_LocalLinear, _LocalConvolution)
 """Layers whose outputs carry the noise, by the plain class that they stand in for."""
 
-DRAWN_FOR_TOKENS = {nn.Linear: _DrawnForTokens}
+DRAWN_FOR_TOKENS: dict[type, type] = {nn.Linear: _DrawnForTokens}
 """Layers whose outputs carry the noise where every row is an example, and which draw weights where it is a token."""
 
 FLIPOUT = _versions(_FlipoutLinear, _FlipoutConvolution)

@@ -39,7 +39,8 @@ def conformal(posterior: Posterior, calibration: Any, level: float = 0.9, draws:
 
     Args:
         posterior: A classifier or a regression of any kind.
-        calibration: Data that it was not fitted on: a pair of tensors, a Dataset, a loader, or a DataSet's validation part.
+        calibration: Data that it was not fitted on: a pair of tensors, a Dataset, a loader, or a DataSet (its
+            validation part).
         level: The probability guaranteed.
         draws: Networks averaged, here and in every set or interval.
     """
