@@ -19,7 +19,6 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ STRATEGIES: dict[str, Callable[[Options], Strategy]] = {
 _VOGN = {"lr": [0.003], "prior": [0.3, 1.0], "init_precision": [0.1], "mc_samples": [1], "epochs": [6, 12]}
 GRIDS: dict[str, dict[str, list[Any]]] = {
     "fine-tuning": {"lr": [1e-3], "epochs": [10, 30]},
-    "ewc": {"lr": [1e-3], "strength": [1.0, 3.0, 10.0, 30.0, 100.0, 300.0], "epochs": [10]},
+    "ewc": {"lr": [1e-3], "strength": [10.0, 1.0, 3.0, 30.0, 100.0], "epochs": [10]},
     "vogn": {**_VOGN, "lr": [0.003, 0.01], "mc_samples": [1, 3]},
     "ivon": {"lr": [0.1, 0.3], "prior": [1.0, 0.3], "hess_init": [0.1, 0.02], "epochs": [30]},
     "mean-field": {"lr": [3e-3, 1e-3], "prior": [1.0, 0.3], "init_std": [0.03, 0.1], "epochs": [30, 100]},
@@ -127,8 +126,8 @@ def jobs(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def run(todo: list[dict[str, Any]], workers: int) -> None:
     """Every job in a process; a line each when it is done."""
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=4) as pool:
-        for record in pool.map(one, todo):
+    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=4) as pool:
+        for record in pool.imap(one, todo):
             figures = record["figures"]
             print(
                 f"{record['benchmark']} {record['row']} seed {record['seed']} {record['options']}: accuracy "
