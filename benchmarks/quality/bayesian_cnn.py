@@ -155,7 +155,12 @@ TABLES = (
         cifar10,
         epochs=40,
         published=(0.73, 0.73),
-        remarks="Without augmentation all rows learn the training images by heart; the Bayesian ones least.",
+        same_load=False,
+        remarks="40 of the talk's 200 epochs. Plain's prior (0.05) and the temperature (0.3) were chosen by NLL in "
+        "trials of 15 epochs on held-out images, two of each; a prior of 0.1 had accuracy 68.4% and NLL 1.066 there, "
+        "0.05 had 64.8% and 1.013. With a standard normal prior and a temperature of 0.1 accuracy was 68.2% and 69.2%, "
+        "NLL 4.462 and 1.244 (seed 0). Without augmentation all rows learn the training images by heart, the Bayesian "
+        "ones least; both accuracies stay behind. On a CPU, where Bayesian had time for one seed.",
     ),
     Table(
         name="mnf_mnist",
