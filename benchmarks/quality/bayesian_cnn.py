@@ -160,7 +160,8 @@ TABLES = (
         "trials of 15 epochs on held-out images, two of each; a prior of 0.1 had accuracy 68.4% and NLL 1.066 there, "
         "0.05 had 64.8% and 1.013. With a standard normal prior and a temperature of 0.1 accuracy was 68.2% and 69.2%, "
         "NLL 4.462 and 1.244 (seed 0). Without augmentation all rows learn the training images by heart, the Bayesian "
-        "ones least; both accuracies stay behind. On a CPU, where Bayesian had time for one seed.",
+        "ones least; both accuracies stay behind. On two shared cores Bayesian had time for one seed, and seconds do "
+        "not compare.",
     ),
     Table(
         name="mnf_mnist",
