@@ -23,9 +23,8 @@ PANELS = (  # axis, what is measured, title, label of the axis
 MACHINES = {
     "cpu": (
         "On a CPU core",
-        "A plain copy on this core moves 24 GB a second at 10⁶ numbers and 10 GB at 10⁷, which is where the extra time "
-        "goes, also of plain Adam (MAP): what slows down is the memory, not the number of operations. The core was "
-        "shared with other work, and the times of two runs differ by up to a quarter.",
+        "Between 10⁶ and 10⁷ weights, where vectors no longer fit the caches, a step of MeanField grows by 14 and one "
+        "of plain Adam (MAP) by 11; from there to 10⁸ both grow by 10.",
     ),
     "h200": (
         "On an H200",
