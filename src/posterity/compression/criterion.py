@@ -64,6 +64,7 @@ def choose(
     return masks.top_fraction(scores, fraction, criterion.per_layer)
 
 
+@torch.no_grad()
 def _doubt(dense: nn.Module, certain: Params, large: Params, example: Inputs) -> None:
     """Warn where variances mislead: those of an optimizer's path, as SWAG's, are largest where the data pull most."""
     if float(torch.cat([score.reshape(-1) for score in certain.values()]).median()) < 1:
@@ -80,7 +81,7 @@ def _doubt(dense: nn.Module, certain: Params, large: Params, example: Inputs) ->
             f"the outputs move by {by_signal:.0%}, without the smallest half by {by_size:.0%}; to prune by size, "
             "compress posterior.module",
             PosterityWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

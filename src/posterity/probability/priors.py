@@ -180,21 +180,13 @@ class EmpiricalNormal(Prior):
         if self.per != "weight":
             shared = [_shared_mean(p, self.per == "unit") for p in layout.unflatten(power).values()]
             power = torch.cat([part.reshape(-1) for part in shared])
-        return _unchecked_normal(power.sqrt())
+        return _changed(Normal(), std=power.sqrt())
 
 
 def _shared_mean(values: Tensor, by_unit: bool) -> Tensor:
     """The mean over a parameter, or over each of its rows, in the place of every weight."""
     kept = 1 if by_unit and values.ndim > 1 else 0
     return values.mean(dim=tuple(range(kept, values.ndim)), keepdim=True).expand_as(values)
-
-
-def _unchecked_normal(std: Tensor) -> Normal:
-    """A Normal(0, std) whose std is positive by construction: the check would wait for the GPU at every step."""
-    normal = object.__new__(Normal)
-    object.__setattr__(normal, "std", std)
-    object.__setattr__(normal, "mean", 0.0)
-    return normal
 
 
 @dataclass(frozen=True, repr=False)
