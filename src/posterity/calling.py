@@ -28,6 +28,7 @@ __all__ = [
     "call",
     "channels_last",
     "check_finite",
+    "copied",
     "device_order",
     "find_device",
     "finite_check",
@@ -98,8 +99,7 @@ def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
 
     handles = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
     try:
-        args, kwargs = arguments(map_inputs(inputs, lambda t: t[:1]))
-        module(*args, **kwargs)
+        call(module, map_inputs(inputs, lambda t: t[:1]))
     finally:
         for handle in handles:
             handle.remove()

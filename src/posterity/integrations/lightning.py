@@ -75,9 +75,7 @@ class Bayesian(Callback):
         self, method: Method, network: str, likelihood: Likelihood, *, lr: float | None = None, seed: int = 0
     ) -> None:
         if not isinstance(method, Method) or not isinstance(likelihood, Likelihood):
-            raise PosterityError(
-                f"expected a method and a likelihood, got {method!r} and {likelihood!r}"
-            )
+            raise PosterityError(f"expected a method and a likelihood, got {method!r} and {likelihood!r}")
         if likelihood.trainable() is not None:
             raise PosterityError(f"{likelihood!r} learns its noise, which a Trainer does not: give the std")
         self.method, self.network, self.likelihood, self.lr, self.seed = method, network, likelihood, lr, seed

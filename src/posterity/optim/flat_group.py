@@ -42,9 +42,6 @@ class FlatGroup:
             self.put(name, torch.zeros(self.layout.total, dtype=first.dtype, device=first.device))
         return self._vectors[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._vectors
-
     def put(self, name: str, vector: Tensor) -> None:
         """Use this tensor as the vector of that name."""
         self._vectors[name] = vector
@@ -73,7 +70,3 @@ class FlatGroup:
             if isinstance(value, Tensor) and value.shape not in (view.shape, torch.Size()):
                 raise PosterityError(f"{name}[{key!r}] has shape {tuple(value.shape)}, expected {tuple(view.shape)}")
             view.copy_(torch.as_tensor(value, dtype=view.dtype, device=view.device))
-
-    def by_name(self, vector: Tensor) -> Params:
-        """A copy of a vector, cut up, by parameter name."""
-        return self.layout.unflatten(vector.clone())
