@@ -38,8 +38,9 @@ from posterity.posteriors import Linearised, WeightPosterior
 from posterity.posteriors.tempered import minimise
 from posterity.probability import likelihoods
 from posterity.probability.correlated import Correlated
+from posterity.probability.hyper import like
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.priors import Normal, like
+from posterity.probability.priors import Normal
 from posterity.run import Run
 from posterity.types import Batch, Params, PosterityError, check_positive
 

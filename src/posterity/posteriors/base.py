@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from posterity.calling import Draw, InputSpec, as_batch, num_examples, plain_copy
 from posterity.prediction import Compute, Prediction, predict
 from posterity.prediction.passes import Weights, blocks, stack
+from posterity.probability.hyper import like
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.priors import Carried, Normal, like
+from posterity.probability.priors import Carried, Normal
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError, Predictor
 
