@@ -47,6 +47,13 @@ class FlatGroup:
         self._vectors[name] = vector
         self._views[name] = list(self.layout.unflatten(vector).values())
 
+    def put_pair(self, name: str, first: str, second: str) -> None:
+        """Two new vectors of zeros that lie in one tensor [2, weights], which has a name, too."""
+        both = self.params[0].new_zeros(2, self.layout.total, requires_grad=False)
+        self.put(name, both)
+        self.put(first, both[0])
+        self.put(second, both[1])
+
     def views(self, name: str) -> list[Tensor]:
         """The vector of this name cut into the shapes of the parameters, without copying."""
         self[name]
