@@ -33,7 +33,7 @@ from posterity.types import Batch, Params, Plan, PosterityError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Method", "check_precision", "plain_parameters"]
+__all__ = ["Method", "check_precision", "lr_given_once", "plain_parameters"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,13 @@ class Method:
 def plain_parameters(module: nn.Module) -> Params:
     """Parameters by name, as the prior sees them."""
     return dict(module.named_parameters())
+
+
+def lr_given_once(own: float | None, plan: Plan, default: float, owner: str) -> float:
+    """The learning rate, from the method itself or from the training config, but not both; else its default."""
+    if own is not None and plan.lr is not None and own != plan.lr:
+        raise PosterityError(f"the {owner} has lr={own} and the training config lr={plan.lr}: give one")
+    return own or plan.lr or default
 
 
 def check_precision(method: Method, module: nn.Module) -> None:

@@ -36,8 +36,9 @@ from posterity.methods.base import Method, check_precision, plain_parameters
 from posterity.methods.collect import Snapshots, Times, Trajectory
 from posterity.methods.mean_field import MeanField
 from posterity.methods.swa import trajectory_of
+from posterity.methods.swag import with_deviations
 from posterity.optim.schedules import Pace
-from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior
+from posterity.posteriors import WeightPosterior
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import RandomStreams
@@ -160,11 +161,7 @@ class HWA(Method):
             "variational": path.within,
             "mixture": path.variance + path.within,
         }[self.spread]
-        mean, rank = path.named(path.mean), len(path.deviations)
-        if rank < 2:
-            return DiagonalGaussian(plain, likelihood, mean, path.named(variance.sqrt()))
-        std = path.named((variance / 2).sqrt())
-        return LowRankGaussian(plain, likelihood, mean, std, path.deviations, 1 / math.sqrt(2 * (rank - 1)))
+        return with_deviations(plain, likelihood, path.named(path.mean), variance, path)
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """The wrapped method's."""
