@@ -27,7 +27,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, as_batch, map_inputs
+from posterity.calling import InputSpec, as_batch, map_batch
 from posterity.methods import Method
 from posterity.optim.schedules import Pace, schedule
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
@@ -159,8 +159,7 @@ class Bayesian(Callback):
 
         def batches() -> Iterator[Batch]:
             for item in trainer.train_dataloader:  # type: ignore[union-attr]
-                inputs, targets, weights = as_batch(item)
-                yield Batch(map_inputs(inputs, lambda t: t.to(pl_module.device)), targets.to(pl_module.device), weights)
+                yield map_batch(as_batch(item), lambda t: t.to(pl_module.device))
 
         posterior = self.method.posterior(run, self.likelihood, batches())
         posterior.inputs, posterior.seed = InputSpec.of(next(batches()).inputs), self.seed

@@ -161,10 +161,7 @@ class Linearised(WeightPosterior):
         held = {name: m for name, m in mean.items() if name not in free}
         size = sum(m.numel() for m in free.values()) * self._width(inputs)
         count = max(1, _FLOATS // size)
-        parts = [
-            self._block(map_inputs(inputs, lambda t, a=start: t[a : a + count]), free, held)  # type: ignore[misc]
-            for start in range(0, num_examples(inputs), count)
-        ]
+        parts = [self._block(part, free, held) for part in blocks(inputs, count)]
         return torch.cat([mean for mean, _ in parts]), torch.cat([covariance for _, covariance in parts])
 
     def _last_layer(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
