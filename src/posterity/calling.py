@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils._pytree import tree_leaves
 
 from posterity.types import Batch, Inputs, Params, PosterityError
 
@@ -34,6 +35,7 @@ __all__ = [
     "finite_check",
     "map_batch",
     "map_inputs",
+    "nested_tensors",
     "num_examples",
     "plain_copy",
     "precision_of",
@@ -62,6 +64,11 @@ def tensors_of(inputs: Inputs) -> list[Tensor]:
     """The tensors that inputs are made of."""
     args, kwargs = arguments(inputs)
     return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+
+
+def nested_tensors(values: Any) -> list[Tensor]:
+    """The tensors in dictionaries, lists and tuples, however deep."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def map_inputs(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:

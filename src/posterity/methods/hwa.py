@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 
 from posterity.flat import Layout
 from posterity.layers.variational import Variational
-from posterity.methods.base import Method, check_precision, plain_parameters
+from posterity.methods.base import Method, check_precision, plain_parameters, share_prior
 from posterity.methods.collect import Snapshots, Times, Trajectory
 from posterity.methods.mean_field import MeanField
 from posterity.methods.swa import trajectory_of
@@ -93,9 +93,7 @@ class HWA(Method):
             raise PosterityError(f"rank must be 0 (diagonal) or at least 2 deviations, got {self.rank!r}")
         check_fraction(decay=self.decay)
         check_positive(**{name: value for name in ("lr", "end_lr") if (value := getattr(self, name)) is not None})
-        if self.prior != Method().prior:  # a prior given here is the wrapped method's
-            object.__setattr__(self, "of", replace(self.of, prior=self.prior))
-        object.__setattr__(self, "prior", self.of.prior)
+        share_prior(self)
 
     def carrying(self, prior: Prior, std: Params | None = None) -> Self:
         """Around the wrapped method with that prior."""
