@@ -213,13 +213,13 @@ class DataSet:
             raw = pair[0] if self.standardiser is None else self.standardiser.invert(pair[0])
             return raw if other.standardiser is None else other.standardiser.apply(raw), pair[1]
 
-        return self._mapped(moved, standardiser=other.standardiser)
-
-    def _mapped(self, change: Callable[[Pair], Pair], **fields: object) -> DataSet:
-        """The same set with all its examples changed, and these fields with them."""
-        parts = {"train": self.train, "test": self.test, "validation": self.validation}
-        changed = {name: None if pair is None else change(pair) for name, pair in parts.items()}
-        return replace(self, **changed, **fields)  # type: ignore[arg-type]
+        return replace(
+            self,
+            train=None if self.train is None else moved(self.train),
+            test=moved(self.test),
+            validation=None if self.validation is None else moved(self.validation),
+            standardiser=other.standardiser,
+        )
 
     def continuing(self, other: DataSet) -> DataSet:
         """More data for a network that has learned from ``other``.
@@ -228,9 +228,12 @@ class DataSet:
         """
         if self.task != other.task or self.vocabulary != other.vocabulary:
             raise PosterityError(f"{self.name} does not continue {other.name}: they differ in task or vocabulary")
-        target = self._retarget(other)
-        return self.in_units_of(other)._mapped(
-            lambda pair: (pair[0], target(pair[1])),
+        moved, target = self.in_units_of(other), self._retarget(other)
+        return replace(
+            moved,
+            train=None if moved.train is None else (moved.train[0], target(moved.train[1])),
+            test=(moved.test[0], target(moved.test[1])),
+            validation=None if moved.validation is None else (moved.validation[0], target(moved.validation[1])),
             classes=other.classes,
             target_standardiser=other.target_standardiser,
         )
