@@ -71,8 +71,8 @@ STRATEGIES: dict[str, Callable[[Options], Strategy]] = {
 _VOGN = {"lr": [0.003], "prior": [0.3, 1.0], "init_precision": [0.1], "mc_samples": [1], "epochs": [6, 12]}
 GRIDS: dict[str, dict[str, list[Any]]] = {
     "fine-tuning": {"lr": [1e-3], "epochs": [10, 30]},
-    "ewc": {"lr": [1e-3], "strength": [10.0, 1.0, 3.0, 30.0, 100.0, 300.0], "epochs": [10]},
-    "vogn": {**_VOGN, "lr": [0.003, 0.01], "mc_samples": [1, 3]},
+    "ewc": {"lr": [1e-3], "strength": [10.0, 1.0, 3.0, 30.0, 100.0, 300.0, 1000.0, 3000.0], "epochs": [10]},
+    "vogn": {**_VOGN, "mc_samples": [1, 3]},
     "ivon": {"lr": [0.1, 0.3], "prior": [1.0, 0.3], "hess_init": [0.1, 0.02], "epochs": [30]},
     "mean-field": {"lr": [3e-3, 1e-3], "prior": [1.0, 0.3], "init_std": [0.03, 0.1], "epochs": [30, 100]},
     "replay, 200": {"lr": [1e-3], "rehearse": [0.5, 0.3], "epochs": [10, 30]},

@@ -134,3 +134,56 @@ def test_what_has_no_local_estimator_is_drawn_and_said():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         variational(module, estimator="auto")
+
+
+class Difference(nn.Module):
+    """Calls its layer twice on the same input: nothing is left if both calls see the same weights."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.norm, self.dropout = layer, nn.BatchNorm1d(1), nn.Dropout(0.5)
+
+    def forward(self, x):
+        self.norm(self.dropout(x.flatten(1)[:, :1]))
+        return self.layer(x) - self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(6, 2), (5, 6)),
+        (nn.Linear(6, 2), (5, 3, 6)),
+        (nn.Conv1d(2, 2, 3, padding=1), (5, 2, 6)),
+        (nn.ConvTranspose2d(2, 2, 3), (5, 2, 6, 6)),
+    ],
+)
+def test_calls_of_one_layer_in_a_pass_share_their_draw(layer, shape):
+    net = variational(Difference(layer).to(DOUBLE), init_std=0.3, bayesian_bias=True)
+    x = torch.randn(shape, dtype=DOUBLE)
+    for _ in range(2):
+        outputs = net(x)
+        torch.testing.assert_close(outputs, torch.zeros_like(outputs), rtol=0, atol=0)
+    assert net.net.norm.num_batches_tracked == 2
+
+
+def test_looking_for_calls_leaves_no_trace():
+    net = variational(Difference(nn.Linear(6, 2)).to(DOUBLE), init_std=0.3)
+    looked, x = copy.deepcopy(net), torch.randn(5, 6, dtype=DOUBLE)
+    looked(x)
+    looked.load_state_dict(net.state_dict())
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        net(x)
+        after = torch.rand(1)
+        torch.manual_seed(1)
+        looked(x)
+        assert torch.rand(1) == after
+    torch.testing.assert_close(net.state_dict(), looked.state_dict(), rtol=0, atol=0)
+
+
+def test_a_layer_that_fails_is_looked_at_again():
+    net = variational(Difference(nn.Linear(6, 2)).to(DOUBLE), init_std=0.3)
+    with pytest.raises(RuntimeError):
+        net(torch.randn(5, 4, dtype=DOUBLE))
+    outputs = net(torch.randn(5, 6, dtype=DOUBLE))
+    assert (outputs == 0).all()

@@ -40,7 +40,7 @@ class Block(nn.Module):
     """
 
     beside: ClassVar[tuple[str, ...]] = ()
-    """Names of what a noisy pass puts beside the parameters."""
+    """Names of what stands beside the parameters during a noisy pass."""
 
     fixed: Tensor | None
 
@@ -160,7 +160,7 @@ class Sampled(Diagonal):
 class Local(Diagonal):
     """Noise in the activations of every example: layers get means and variances."""
 
-    beside = ("_mean", "_variance")
+    beside = ("_mean", "_variance", "_drawn")  # the last by layers that draw their weights themselves
 
     def noisy(self) -> dict[str, Tensor]:
         """Means and variances."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from posterity.calling import copied
 from posterity.layers.blocks import Block, Flipout, Full, Local, LowRank, Radial, Sampled
-from posterity.layers.noisy import DRAWN_FOR_TOKENS, FLIPOUT, LOCAL
+from posterity.layers.noisy import CONSISTENT, FLIPOUT, LOCAL
 from posterity.layers.select import Bayesian, Which, select
 from posterity.layers.slots import Slots
 from posterity.layers.start import Earlier, Moped, Start, initial_std, starting_prior
@@ -72,8 +72,8 @@ class Scheme:
 # which a posterior predicts, shares it. Flipout's noise is shared by positions, too; of tokens it cannot know which
 # dimension is the example's.
 _EXACT = Scheme(
-    layers=DRAWN_FOR_TOKENS,
-    flipped={plain: noisy for plain, noisy in FLIPOUT.items() if plain is not nn.Linear},
+    layers={nn.Linear: CONSISTENT[nn.Linear]},
+    flipped={plain: noisy for plain, noisy in CONSISTENT.items() if plain is not nn.Linear},
 )
 
 ESTIMATORS = {
@@ -107,7 +107,8 @@ def variational(
     Args:
         module: Any network; it is not changed. Lazy modules must have been called once.
         estimator: Where the noise enters: ``"reparameterised"``, ``"local"``, ``"flipout"``; ``"auto"`` is local for
-            Linear, flipout for convolutions, and reparameterised for the others and for Linear on tokens.
+            Linear, flipout for convolutions, and reparameterised for the others, for Linear on tokens and for layers
+            that a pass calls more than once.
         family: ``"diagonal"``; or ``"full"``, ``"low-rank"`` or ``"radial"``, whose weights are drawn.
         prior: p(w); a standard Normal if not given.
         init_std: The std that weights start with, or ``Moped(...)`` to start from a trained network.

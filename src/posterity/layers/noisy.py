@@ -2,7 +2,8 @@
 
 A layer of a converted network changes its class and nothing else: its settings, hooks and name stay. For a training
 pass it is given ``weight_mean`` with ``weight_variance`` (local) or ``weight_deviation`` (flipout); without them it is
-the plain layer. ``DRAWN_FOR_TOKENS`` is local for rows that are examples, and draws weights for those that are tokens.
+the plain layer. The ``CONSISTENT`` ones have the noise of one draw of the weights for each example, as a posterior's
+predictions have: they draw weights where rows are tokens, and where a pass calls them more than once (``shared``).
 Code that reads ``layer.weight`` itself while training is refused: such a layer needs the reparameterised estimator. So
 is a checkpoint inside the network, which runs a layer again when the pass is over.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,7 +26,7 @@ from posterity.layers.estimators import (
 )
 from posterity.types import PosterityError
 
-__all__ = ["DRAWN_FOR_TOKENS", "FLIPOUT", "LOCAL"]
+__all__ = ["CONSISTENT", "FLIPOUT", "LOCAL"]
 
 
 class _Noisy(nn.Module):
@@ -78,16 +80,21 @@ class _LocalLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
         return local_linear(input, self.weight_mean, self.weight_variance, self.center, self.bias_variance)
 
 
-class _DrawnForTokens(_LocalLinear):
-    """Local noise differs from token to token, where a draw of the weights, by which one predicts, shares it."""
+class _ConsistentLinear(_LocalLinear):
+    """Local noise differs from token to token and from call to call, where a draw of the weights shares it."""
+
+    shared = False
+    weight_drawn: Tensor | None = None
+    bias_drawn: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.weight_mean is None or self.weight_variance is None or input.ndim < 3:
+        if self.weight_mean is None or self.weight_variance is None or (input.ndim < 3 and not self.shared):
             return super().forward(input)
-        bias = self.center
-        if bias is not None and self.bias_variance is not None:
-            bias = drawn(bias, self.bias_variance)
-        return F.linear(input, drawn(self.weight_mean, self.weight_variance), bias)
+        if self.weight_drawn is None:
+            self.weight_drawn = drawn(self.weight_mean, self.weight_variance)
+            if self.bias_mean is not None and self.bias_variance is not None:
+                self.bias_drawn = drawn(self.bias_mean, self.bias_variance)
+        return F.linear(input, self.weight_drawn, self.center if self.bias_drawn is None else self.bias_drawn)
 
 
 class _FlipoutLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
@@ -117,6 +124,22 @@ class _FlipoutConvolution(_Noisy):
         out = flipout_convolution(
             x, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation, geometry
         )
+        return out if x.ndim == input.ndim else out.squeeze(0)
+
+
+class _ConsistentConvolution(_FlipoutConvolution):
+    """Flipout, whose signs would change from call to call, where a draw of the weights keeps them."""
+
+    shared = False
+
+    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
+        if self.weight_mean is None or self.weight_deviation is None or not self.shared:
+            return super().forward(input, *output_size, **named)
+        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
+        bias = self.center
+        if bias is not None and self.bias_deviation is not None:
+            bias = bias + self.bias_deviation
+        out = torch.convolution(x, self.weight_mean + self.weight_deviation, bias, *geometry)
         return out if x.ndim == input.ndim else out.squeeze(0)
 
 
@@ -172,10 +195,14 @@ def _versions(linear: type, convolution: type) -> dict[type, type]:
 LOCAL = _versions(_LocalLinear, _LocalConvolution)
 """Layers whose outputs carry the noise, by the plain class that they stand in for."""
 
-DRAWN_FOR_TOKENS: dict[type, type] = {nn.Linear: _DrawnForTokens}
-"""Layers whose outputs carry the noise where every row is an example, and which draw weights where it is a token."""
-
 FLIPOUT = _versions(_FlipoutLinear, _FlipoutConvolution)
 """Layers with one deviation and random signs, by the plain class that they stand in for."""
 
-globals().update({version.__name__: version for version in (*LOCAL.values(), *FLIPOUT.values())})  # pickle looks here
+CONSISTENT = _versions(_ConsistentLinear, _ConsistentConvolution)
+"""Linear local, convolutions flipout, and drawn where these would give one example several draws of the weights."""
+
+globals().update(
+    {  # pickle looks here
+        version.__name__: version for versions in (LOCAL, FLIPOUT, CONSISTENT) for version in versions.values()
+    }
+)

@@ -12,12 +12,14 @@ the backward pass, and finds none: use it around the whole converted network, or
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from posterity.layers.blocks import Block
+from posterity.random import global_seed
 from posterity.types import Params, PosterityError
 
 __all__ = ["Variational", "elbo", "kl", "plain_moments"]
@@ -30,6 +32,8 @@ class Variational(nn.Module):
         net: The network, its Bayesian parameters taken out.
         swapped: The plain class of every layer that changed its class, by name.
     """
+
+    _looked = False
 
     def __init__(self, net: nn.Module, blocks: list[Block], swapped: dict[str, type[nn.Module]]) -> None:
         super().__init__()
@@ -44,6 +48,12 @@ class Variational(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs: with fresh noise in train mode, at the mean in eval mode."""
+        if self.training and not self._looked:
+            self._find_shared(*args, **kwargs)
+            self._looked = True
+        return self._pass(*args, **kwargs)
+
+    def _pass(self, *args: Any, **kwargs: Any) -> Any:
         try:
             with self._whole_precision():
                 for block in self.blocks:
@@ -52,6 +62,27 @@ class Variational(nn.Module):
         finally:
             for block in self.blocks:
                 block.slots.clear(block.beside)
+
+    @torch.compiler.disable
+    @torch.no_grad()
+    def _find_shared(self, *args: Any, **kwargs: Any) -> None:
+        """Tell layers that a pass calls more than once, by a pass of which nothing else is left: they share a draw."""
+        layers = [layer for name in self.swapped if hasattr(layer := self.net.get_submodule(name), "shared")]
+        if not layers:
+            return
+        calls: Counter[nn.Module] = Counter()
+        hooks = [layer.register_forward_pre_hook(lambda called, _: calls.update([called])) for layer in layers]
+        buffers = [(buffer, buffer.clone()) for buffer in self.net.buffers()]
+        try:
+            with global_seed(0, self.blocks[0].mean.device):
+                self._pass(*args, **kwargs)
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        for layer, times in calls.items():
+            layer.shared = times > 1  # type: ignore[assignment]
 
     def kl(self) -> Tensor:
         """KL(q‖p), summed over all Bayesian parameters."""
