@@ -33,7 +33,7 @@ from posterity.types import Batch, Params, Plan, PosterityError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Method", "check_precision", "lr_given_once", "plain_parameters", "share_prior"]
+__all__ = ["Method", "check_precision", "lr_given_once", "plain_parameters", "share_prior", "trainable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,14 @@ class Method:
 def plain_parameters(module: nn.Module) -> Params:
     """Parameters by name, as the prior sees them."""
     return dict(module.named_parameters())
+
+
+def trainable(module: nn.Module) -> Params:
+    """The parameters that training moves, by name."""
+    params: Params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not params:
+        raise PosterityError("the network has no parameter to train")
+    return params
 
 
 def share_prior(wrapper: Any) -> None:
