@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils._pytree import tree_leaves
 
 from posterity.types import Batch, Inputs, Params, PosterityError
 
@@ -28,13 +29,18 @@ __all__ = [
     "call",
     "channels_last",
     "check_finite",
+    "copied",
     "device_order",
     "find_device",
     "finite_check",
+    "map_batch",
     "map_inputs",
+    "nested_tensors",
     "num_examples",
     "plain_copy",
+    "precision_of",
     "tensors_of",
+    "type_name",
 ]
 
 _log = logging.getLogger("posterity")
@@ -60,6 +66,11 @@ def tensors_of(inputs: Inputs) -> list[Tensor]:
     return [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
 
 
+def nested_tensors(values: Any) -> list[Tensor]:
+    """The tensors in dictionaries, lists and tuples, however deep."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
 def map_inputs(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
     """Inputs of the same structure with every tensor mapped."""
     if isinstance(inputs, Tensor):
@@ -67,6 +78,12 @@ def map_inputs(inputs: Inputs, function: Callable[[Tensor], Tensor]) -> Inputs:
     if isinstance(inputs, Mapping):
         return {key: function(value) if isinstance(value, Tensor) else value for key, value in inputs.items()}
     return tuple(function(value) if isinstance(value, Tensor) else value for value in inputs)
+
+
+def map_batch(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
+    """The batch with every tensor mapped: its inputs, its targets, and its weights where it has any."""
+    weights = None if batch.weights is None else function(batch.weights)
+    return Batch(map_inputs(batch.inputs, function), function(batch.targets), weights)
 
 
 def as_batch(item: Any) -> Batch:
@@ -98,8 +115,7 @@ def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
 
     handles = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
     try:
-        args, kwargs = arguments(map_inputs(inputs, lambda t: t[:1]))
-        module(*args, **kwargs)
+        call(module, map_inputs(inputs, lambda t: t[:1]))
     finally:
         for handle in handles:
             handle.remove()
@@ -146,6 +162,16 @@ def plain_copy(module: nn.Module) -> nn.Module:
     return copied(module).eval().requires_grad_(False)
 
 
+def type_name(dtype: torch.dtype) -> str:
+    """A type as files name it, such as ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def precision_of(module: nn.Module) -> str:
+    """The type of a network's weights, as files name it."""
+    return type_name(next(module.parameters()).dtype)
+
+
 @dataclass(frozen=True)
 class InputSpec:
     """Shape (without the batch) and type of each input tensor: enough to make an example or to refuse a wrong one."""
@@ -157,9 +183,7 @@ class InputSpec:
     def of(cls, inputs: Inputs) -> InputSpec:
         """The spec of these inputs."""
         tensors = tensors_of(inputs)
-        return cls(
-            tuple(tuple(t.shape[1:]) for t in tensors), tuple(str(t.dtype).removeprefix("torch.") for t in tensors)
-        )
+        return cls(tuple(tuple(t.shape[1:]) for t in tensors), tuple(type_name(t.dtype) for t in tensors))
 
     def check(self, inputs: Inputs, precision: torch.dtype) -> None:
         """Refuse inputs of another shape or kind, or of a precision that neither the fit's data nor the network has."""

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from posterity.calling import nested_tensors
+
 __all__ = ["Recorded"]
 
 _log = logging.getLogger("posterity")
@@ -43,7 +45,7 @@ class Recorded:
             self.batch = tree_map_only(Tensor, torch.clone, batch)
             self.kind = _kind(batch)
         elif not self.refused and _kind(batch) == self.kind:
-            for own, new in zip(_tensors(self.batch), _tensors(batch), strict=True):
+            for own, new in zip(nested_tensors(self.batch), nested_tensors(batch), strict=True):
                 own.copy_(new)
             if self.graph is None:
                 self._record()
@@ -80,10 +82,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _tensors(batch: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor)]
 
 
 def _kind(batch: Any) -> tuple[object, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, SupportsIndex
@@ -84,6 +85,13 @@ class Plan:
         if not 0 <= step < self.steps:
             raise PosterityError(f"{name}={start!r} falls outside a run of {self.steps} steps")
         return step
+
+
+def hint(name: object, known: Iterable[str]) -> str:
+    """For a name that is not known: the one that was probably meant, or all there are."""
+    known = list(known)
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
 
 
 def check_positive(**values: float | Mapping[str, Any]) -> None:

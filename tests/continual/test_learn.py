@@ -1,4 +1,4 @@
-"""Streams of tasks: figures with known answers, memory, heads, resuming to the same bits, and what is refused."""
+"""Streams of tasks: heads, strategies, resuming to the same bits, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,87 +12,11 @@ from torch import nn
 
 import posterity as pst
 from posterity import continual
-from posterity.continual import EWC, Carry, FineTuning, Functional, Joint, Memory, Permuted, Replay, Task, TaskError
+from posterity.continual import EWC, Carry, FineTuning, Functional, Joint, Memory, Replay, Task, TaskError
 from posterity.continual.heads import unused_rows
-from posterity.continual.judge import judged
-from posterity.continual.memory import k_centres
-from posterity.continual.result import average, backward_transfer, forgetting, forward_transfer
 from posterity.continual.strategy import Past
 from posterity.posteriors import Empirical
-
-FAST = pst.Training(batch_size=32, progress=False)
-R = [[0.9, 0.2, 0.1], [0.7, 0.8, 0.3], [0.6, 0.9, 0.7]]
-
-
-def blobs(classes: tuple[int, ...], seed: int = 0, n: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points about the corners of a square, one corner a class."""
-    g = torch.Generator().manual_seed(seed)
-    y = torch.tensor(classes)[torch.randint(len(classes), (n,), generator=g)]
-    angle = math.pi / 2 * y
-    centre = torch.stack([angle.cos(), angle.sin(), y.double(), torch.ones(n)], 1)
-    return centre + 0.3 * torch.randn(n, 4, generator=g).double(), y
-
-
-def tasks(heads: bool = True) -> list[Task]:
-    groups = ((0, 1), (2, 3))
-    return [Task(str(g), blobs(g), blobs(g, 1), g if heads else None) for g in groups]
-
-
-def network() -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4)).double()
-
-
-def test_figures_of_a_matrix():
-    assert average(R) == pytest.approx([0.9, 0.75, 2.2 / 3])
-    assert forgetting(R) == pytest.approx(((0.9 - 0.6) + (0.8 - 0.9)) / 2)
-    assert backward_transfer(R) == pytest.approx(((0.6 - 0.9) + (0.9 - 0.8)) / 2)
-    assert forward_transfer(R, [0.1, 0.1, 0.1]) == pytest.approx(((0.2 - 0.1) + (0.3 - 0.1)) / 2)
-    assert forward_transfer([[0.9], [0.7, 0.8]], [0.1, 0.1]) is None
-    assert forgetting([[0.9]]) == backward_transfer([[0.9]]) == 0
-
-
-def test_figures_leave_out_what_has_no_test():
-    nothing = [[None if k == 1 else value for k, value in enumerate(row)] for row in R]
-    assert average(nothing) == pytest.approx([0.9, 0.7, (0.6 + 0.7) / 2])
-    assert forgetting(nothing) == pytest.approx(0.9 - 0.6) and backward_transfer(nothing) == pytest.approx(0.6 - 0.9)
-    assert forward_transfer(nothing, [0.1, None, 0.1]) == pytest.approx(0.3 - 0.1)
-
-
-@pytest.mark.parametrize("known", [list, iter])
-def test_a_task_without_a_test_is_left_out_of_the_average(known):
-    first, second = tasks()
-    stream = known([replace(first, test=None), second])
-    learned = continual.learn(network(), FineTuning(), stream, epochs=5, training=FAST)
-    alone = judged(learned.predictive, second.test, 32, pst.likelihoods.MultiHead(heads=((0, 1), (2, 3)), head=1))
-    assert learned.accuracy == alone["accuracy"] > 0.7
-    assert learned.matrix()[-1] == [None, alone["accuracy"]]
-
-
-def test_k_centres_take_no_example_twice():
-    points = torch.tensor([[0.0], [0.0], [0.0], [0.0], [5.0]])
-    for seed in range(5):
-        chosen = k_centres(points, 4, torch.Generator().manual_seed(seed)).tolist()
-        assert len(set(chosen)) == 4 and 4 in chosen
-
-
-@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
-def test_numbers_are_judged_in_either_shape(shape):
-    x = torch.linspace(-1, 1, 50)[:, None]
-    y = 2 * x[:, 0] + torch.tensor([0.3, -0.3]).repeat(25)  # off by 0.3 wherever the line is
-    line = {"weight": torch.tensor([[2.0]]), "bias": torch.zeros(1)}
-    q = Empirical(nn.Linear(1, 1), pst.likelihoods.Gaussian(0.5), [line])
-    found = judged(q, (x, y.view(shape)), 1)
-    assert found["rmse"] == pytest.approx(0.3, rel=1e-5)
-    assert found["nll"] == pytest.approx(0.5 * 0.36 + math.log(0.5) + 0.5 * math.log(2 * math.pi), rel=1e-5)
-
-
-def test_words_are_judged_one_by_one():
-    """Streams of sentences with a class for each word were refused."""
-    q = Empirical(nn.Linear(4, 3), pst.likelihoods.Categorical(), [dict(nn.Linear(4, 3).named_parameters())])
-    x, y = torch.randn(10, 5, 4), torch.randint(3, (10, 5))
-    assert judged(q, (x, y), 1) == judged(q, (x.flatten(0, 1), y.flatten()), 1)
+from tests.continual.streams import FAST, blobs, network, tasks
 
 
 def test_what_is_held_of_words_is_the_sum_over_them():
@@ -105,49 +29,6 @@ def test_what_is_held_of_words_is_the_sum_over_them():
     expected = 10 * entropy[:2].sum() + 20 * entropy[2:].sum()
     prior = pst.MAP().penalty(layer, 1.0)
     assert float(held.penalty(layer, 1.0) - prior) == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_k_centres_of_tokens_and_tasks_of_numpy_arrays():
-    x, y = torch.tensor([[0, 1], [0, 2], [0, 9]]), torch.tensor([0, 1, 0])
-    assert sorted(k_centres(x, 2, torch.Generator().manual_seed(0)).tolist())[-1] == 2
-    task = Task("arrays", (x.double().numpy(), y.numpy()), (x.double().numpy(), y.numpy()))
-    learned = continual.learn(nn.Linear(2, 2).double(), FineTuning(), [task], epochs=1, training=FAST)
-    assert learned.rows[0]["accuracy"][0] is not None
-
-
-def test_k_centres_take_the_farthest_in_turn():
-    points = torch.tensor([0.0, 1.0, 10.0, 4.0, 10.5])[:, None]
-    generator = torch.Generator()
-    for seed in range(20):
-        first, *rest = k_centres(points, 3, generator.manual_seed(seed)).tolist()
-        distance = (points - points[first]).abs().flatten()
-        assert rest[0] == int(distance.argmax())
-        assert rest[1] == int(torch.minimum(distance, (points - points[rest[0]]).abs().flatten()).argmax())
-
-
-def test_a_memory_is_cut_from_a_task_without_loss():
-    x, y = blobs((0, 1))
-    for choose in ("random", "k-centre"):
-        (kept, _), (others, _) = Memory(7, choose).cut((x, y), seed=3)
-        assert len(kept) == 7 and len(others) == len(x) - 7
-        together = torch.cat([kept, others])
-        assert torch.equal(together[together[:, 0].argsort()], x[x[:, 0].argsort()])
-
-
-def test_rehearsed_examples_have_their_share():
-    train, old = blobs((0, 1), n=120), blobs((2, 3), n=10)
-    _, targets = Replay(rehearse=0.25).lessons(train, [old])
-    assert float((targets >= 2).double().mean()) == 0.25
-    assert len(Joint().lessons(train, [old])[1]) == 130
-    assert Carry(memory=Memory(5)).lessons(train, [old])[1] is train[1]
-
-
-def test_permuted_tasks_are_orders_of_the_same_pixels():
-    x, y = torch.arange(24.0).view(2, 3, 2, 2), torch.tensor([0, 1])
-    stream = Permuted((x, y), (x, y), tasks=3, seed=1)
-    assert torch.equal(stream[0].train[0], x) and not torch.equal(stream[1].train[0], x)
-    assert torch.equal(stream[1].train[0].flatten(1).sort().values, x.flatten(1))
-    assert torch.equal(stream[2].train[0], stream[2].test[0]) and len(stream[:2]) == 2
 
 
 def test_a_head_is_a_softmax_over_its_own_logits():
@@ -240,14 +121,6 @@ def test_without_forgetting_two_heads_are_both_known():
     known = continual.learn(network(), STRATEGIES["vogn"], tasks(), epochs=40, training=replace(FAST, lr=0.05))
     assert min(known.matrix()[-1]) > 0.9
     assert known.figures().keys() >= {"accuracy", "nll", "ece", "forgetting", "backward_transfer", "forward_transfer"}
-
-
-def test_memory_of_everything_forgets_nothing():
-    """On one head fine-tuning forgets the first classes altogether, all data at once does not."""
-    training = replace(FAST, lr=0.02)
-    forgot = continual.learn(network(), FineTuning(), tasks(heads=False), epochs=20, training=training)
-    joint = continual.learn(network(), Joint(), tasks(heads=False), epochs=20, training=training)
-    assert joint.matrix()[-1][0] > 0.9 > forgot.matrix()[-1][0] + 0.2
 
 
 def test_ewc_adds_fisher_information_times_its_strength():

@@ -46,9 +46,7 @@ class Criterion:
             raise PosterityError(f"max_drop is a fraction in [0, 1), got {self.max_drop!r}")
 
 
-def choose(
-    criterion: Criterion, dense: nn.Module, variance: Params, validation: Any, example: Inputs
-) -> Masks:
+def choose(criterion: Criterion, dense: nn.Module, variance: Params, validation: Any, example: Inputs) -> Masks:
     """Which weights stay."""
     params = dict(dense.named_parameters())
     if criterion.keep is None and criterion.max_drop is None:
@@ -102,9 +100,7 @@ def _masks_at_threshold(params: Mapping[str, Tensor], variance: Params, threshol
     return chosen
 
 
-def _fraction_for_drop(
-    dense: nn.Module, scores: Params, criterion: Criterion, validation: Any
-) -> float:
+def _fraction_for_drop(dense: nn.Module, scores: Params, criterion: Criterion, validation: Any) -> float:
     if validation is None or criterion.max_drop is None:
         raise PosterityError("max_drop needs validation data: give validation=")
     floor = accuracy(dense, validation) - criterion.max_drop

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from posterity.calling import type_name
 from posterity.files import read_state, write_state
 from posterity.types import PosterityError
 
@@ -163,7 +164,7 @@ def _pack_tensor(value: Tensor, bits: int | None) -> tuple[Facts, Tensor, Tensor
         codes, step = quantise(values, bits)
         values = _pack_bits(codes, bits)
     where = positions[form]
-    facts = (str(value.dtype).removeprefix("torch."), list(value.shape), form, len(where), bits or 0, step)
+    facts = (type_name(value.dtype), list(value.shape), form, len(where), bits or 0, step)
     alive = torch.cat([_pack_flags(rows), _pack_flags(columns)])
     return facts, alive, where, values.contiguous().view(torch.uint8)
 

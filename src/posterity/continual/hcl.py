@@ -157,22 +157,22 @@ def _train(run: Run, config: HCL, streams: list[Stream], epochs: int, training: 
     checkpoint = Checkpoint(Path(training.checkpoint) if training.checkpoint else None, 1, identity, Ranks())
     if training.resume:
         checkpoint.restore(run, device)
+    passes = [(told, stream, epoch) for told, stream in enumerate(streams) for epoch in range(epochs)]
     done = 0
-    with Progress(training, epochs * len(streams), "HCL") as progress:
-        for told, stream in enumerate(streams):
-            for epoch in range(epochs):
-                done += stream.steps_per_epoch
-                if run.step >= done:
-                    continue
-                begun = len(run.history)
-                for batch, _ in stream.epoch(epoch):
-                    _step(run, config, batch, told, training.clip)
-                _read_losses(run, begun, checkpoint.path)
-                for callback in (progress, *training.callbacks):
-                    callback.on_epoch(run, run.history[-1])
-                if checkpoint.path is not None:
-                    checkpoint.begin_epoch(device)
-                    checkpoint.save(run, device)
+    with Progress(training, len(passes), "HCL") as progress:
+        for told, stream, epoch in passes:
+            done += stream.steps_per_epoch
+            if run.step >= done:
+                continue
+            begun = len(run.history)
+            for batch, _ in stream.epoch(epoch):
+                _step(run, config, batch, told, training.clip)
+            _read_losses(run, begun, checkpoint.path)
+            for callback in (progress, *training.callbacks):
+                callback.on_epoch(run, run.history[-1])
+            if checkpoint.path is not None:
+                checkpoint.begin_epoch(device)
+                checkpoint.save(run, device)
 
 
 def _step(run: Run, config: HCL, batch: Batch, told: int, clip: float | None) -> None:

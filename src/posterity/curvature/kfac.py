@@ -152,9 +152,7 @@ def cut_blocks(
     )
 
 
-def _watched(
-    layer: nn.Module, original: Forward, sink: Sink, sharing: Sharing, edges: list[GradientEdge]
-) -> Forward:
+def _watched(layer: nn.Module, original: Forward, sink: Sink, sharing: Sharing, edges: list[GradientEdge]) -> Forward:
     """The layer's forward, which adds A and G when the gradient comes back; ``edges`` is where it does."""
     moment: Callable[..., Tensor] = _conv_moment if isinstance(layer, _ConvNd) else _linear_moment
 
@@ -164,7 +162,7 @@ def _watched(
         first = sink.label not in sink.shared.reported
         scale = sink.report(call, d)
         if first:
-            sink.sums["input"].add_(moment(layer, x, sink, sharing), alpha=sink.shared.weight)
+            sink.sums["input"].add_(moment(layer, x, sharing), alpha=sink.shared.weight)
         rows = d.flatten(2).mT if isinstance(layer, _ConvNd) else d.reshape(len(d), -1, d.shape[-1])
         rows = rows.sum(1) if sharing == "reduce" else rows.flatten(0, 1)
         rows = rows.to(sink.sums["output"].dtype)
@@ -181,14 +179,14 @@ def _watched(
     return forward
 
 
-def _linear_moment(layer: nn.Linear, x: Tensor, sink: Sink, sharing: Sharing) -> Tensor:
+def _linear_moment(layer: nn.Linear, x: Tensor, sharing: Sharing) -> Tensor:
     """A of one batch."""
     rows = x.reshape(len(x), -1, x.shape[-1]).to(layer.weight.dtype)
     rows = rows.mean(1) if sharing == "reduce" else rows.flatten(0, 1)
     return _second_moment(rows, layer.bias is not None)
 
 
-def _conv_moment(layer: _ConvNd, x: Tensor, sink: Sink, sharing: Sharing) -> Tensor:
+def _conv_moment(layer: _ConvNd, x: Tensor, sharing: Sharing) -> Tensor:
     """A of one batch, over patches in chunks of examples."""
     windows, weight = Windows.of(layer), layer.weight
     x = pad_explicitly(layer, x).to(weight.dtype)

@@ -8,7 +8,6 @@ worth a factor of ten on a CPU, where ``F.unfold`` takes longer than the convolu
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,10 +36,6 @@ class Windows:
         """How many windows fit along each dimension of an input of this size."""
         along = zip(spatial, self.kernel, self.stride, self.padding, self.dilation, strict=True)
         return tuple((size + 2 * pad - dil * (k - 1) - 1) // step + 1 for size, k, step, pad, dil in along)
-
-    def patch_size(self, channels: int) -> int:
-        """K, the numbers in one patch of one group."""
-        return channels // self.groups * math.prod(self.kernel)
 
     def channels_last(self, x: Tensor) -> bool:
         """Whether patches ordered (kernel, channel) have the longer contiguous runs for this input."""

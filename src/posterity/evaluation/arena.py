@@ -92,7 +92,7 @@ class Arena:
         identity = self._identity(recipe, seed)
         known = _read(path)
         if known.get("identity") == identity and known["status"] == "done":
-            self.chosen.setdefault(recipe.name, _options(recipe, known["setting"]))
+            self.chosen.setdefault(recipe.name, recipe.settings[known["setting"]])
             self.pace.setdefault(recipe.name, known["figures"]["train_seconds"] / known["epochs"])
             tell(recipe.name, seed, "kept", known)
             return known
@@ -279,10 +279,6 @@ def _clearly_less(losses: Tensor, than: Tensor) -> bool:
         return bool(losses.isfinite().all())
     gain = than - losses
     return bool(gain.mean() > gain.std() / len(gain) ** 0.5)
-
-
-def _options(recipe: Recipe, index: int) -> Options:
-    return recipe.settings[index]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.calling import tensors_of
+from posterity.calling import nested_tensors
 from posterity.data import DataSet, Kind, Standardiser
 from posterity.posteriors import Posterior
 from posterity.prediction import Classification
@@ -29,14 +29,14 @@ class TrainingState:
     def on_epoch(self, run: Run, figures: dict[str, float]) -> None:
         """Measure the run as it is now; the largest counts."""
         gradients = [p.grad for p in run.module.parameters() if p.grad is not None]
-        held = [*_tensors(run.state_dict()), *gradients]
+        held = [*nested_tensors(run.state_dict()), *gradients]
         self.bytes = max(self.bytes, sum(t.numel() * t.element_size() for t in held))
 
 
 def stored(posterior: Posterior) -> int:
     """How many numbers the posterior keeps: what its file would hold."""
-    own = sum(t.numel() for t in _tensors(posterior.state()) if t.is_floating_point())
-    bank = sum(t.numel() for t in _tensors(getattr(posterior, "bank", {})))
+    own = sum(t.numel() for t in nested_tensors(posterior.state()) if t.is_floating_point())
+    bank = sum(t.numel() for t in nested_tensors(getattr(posterior, "bank", {})))
     return own + bank + sum(stored(part) for part in posterior.parts)
 
 
@@ -78,11 +78,3 @@ def _shown(dataset: DataSet, pixels: Standardiser | None, example: Tensor) -> di
 def _table(values: Tensor) -> list[list[float]]:
     """Grid values by row of y, three digits."""
     return [[round(v, 3) for v in row] for row in values.view(_GRID, _GRID).T.tolist()]
-
-
-def _tensors(state: Any) -> list[Tensor]:
-    if isinstance(state, dict):
-        return [t for value in state.values() for t in _tensors(value)]
-    if isinstance(state, list | tuple):
-        return [t for value in state for t in _tensors(value)]
-    return tensors_of(state) if isinstance(state, Tensor) else []

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from posterity.calling import arguments, map_inputs
+from posterity.calling import arguments, map_batch
 from posterity.data.pieces import pieces
 from posterity.flat import Layout
 from posterity.posteriors import Empirical, LowRankGaussian, Mixture, WeightPosterior
@@ -207,4 +207,4 @@ def _axes(spots: Tensor, steps: int, margin: float) -> list[Tensor]:
 
 def moved(batch: Batch, device: torch.device) -> Batch:
     """The batch on a device."""
-    return Batch(map_inputs(batch.inputs, lambda t: t.to(device)), batch.targets.to(device))
+    return map_batch(batch, lambda t: t.to(device))

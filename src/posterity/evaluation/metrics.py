@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from posterity.types import PosterityError
+from posterity.types import PosterityError, hint
 
 __all__ = ["METRICS", "Metric", "UnknownFigureError", "metric", "unknown"]
 
@@ -93,10 +92,7 @@ class UnknownFigureError(PosterityError, KeyError):
 
 def unknown(name: object, known: Iterable[str]) -> UnknownFigureError:
     """The error for a figure that is not there, with the one that was probably meant."""
-    known = list(known)
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
-    return UnknownFigureError(f"there is no figure called {name!r}: {hint}")
+    return UnknownFigureError(f"there is no figure called {name!r}: {hint(name, known)}")
 
 
 def metric(name: str) -> Metric:

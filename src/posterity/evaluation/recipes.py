@@ -6,7 +6,6 @@ another is clearly better; nothing here ever sees test data. Methods without an 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from torch import nn
 from posterity.data import DataSet
 from posterity.methods import METHODS, Method
 from posterity.probability.priors import Normal
-from posterity.types import PosterityError
+from posterity.types import PosterityError, hint
 
 __all__ = ["CORE", "Recipe", "Sizes", "recipes", "sizes"]
 
@@ -80,9 +79,7 @@ def recipes(names: Sequence[str], module: nn.Module, dataset: DataSet) -> list[R
     wanted = [name for given in names for name in groups.get(given, [given])]
     for name in wanted:
         if name not in everything:
-            near = difflib.get_close_matches(name, [*everything, *groups], n=1)
-            hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join([*groups, *everything])}"
-            raise PosterityError(f"there is no method called {name!r}: {hint}")
+            raise PosterityError(f"there is no method called {name!r}: {hint(name, [*groups, *everything])}")
     ordered = ["map", *(name for name in dict.fromkeys(wanted) if name != "map")]
     return [_recipe(name, module, dataset) for name in ordered]
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, as_batch, map_inputs
+from posterity.calling import InputSpec, as_batch, map_batch
 from posterity.methods import Method
 from posterity.optim.schedules import Pace, schedule
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
@@ -75,9 +75,7 @@ class Bayesian(Callback):
         self, method: Method, network: str, likelihood: Likelihood, *, lr: float | None = None, seed: int = 0
     ) -> None:
         if not isinstance(method, Method) or not isinstance(likelihood, Likelihood):
-            raise PosterityError(
-                f"expected a method and a likelihood, got {method!r} and {likelihood!r}"
-            )
+            raise PosterityError(f"expected a method and a likelihood, got {method!r} and {likelihood!r}")
         if likelihood.trainable() is not None:
             raise PosterityError(f"{likelihood!r} learns its noise, which a Trainer does not: give the std")
         self.method, self.network, self.likelihood, self.lr, self.seed = method, network, likelihood, lr, seed
@@ -161,8 +159,7 @@ class Bayesian(Callback):
 
         def batches() -> Iterator[Batch]:
             for item in trainer.train_dataloader:  # type: ignore[union-attr]
-                inputs, targets, weights = as_batch(item)
-                yield Batch(map_inputs(inputs, lambda t: t.to(pl_module.device)), targets.to(pl_module.device), weights)
+                yield map_batch(as_batch(item), lambda t: t.to(pl_module.device))
 
         posterior = self.method.posterior(run, self.likelihood, batches())
         posterior.inputs, posterior.seed = InputSpec.of(next(batches()).inputs), self.seed

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from posterity.probability.gaussians import DiagonalNormal
-from posterity.probability.kl import kl_divergence
+from posterity.probability.kl import LOG_UNIFORM_FIT, kl_divergence
 from posterity.probability.priors import LogUniform, Normal, Prior
 from posterity.random import normal_like
 
@@ -37,7 +37,7 @@ __all__ = ["diagonal_kl", "draw_with_kl", "moments_with_kl"]
 
 Hyper = float | Tensor
 
-_K1, _K2, _K3 = 0.63576, 1.87320, 1.48695
+_K1, _K2, _K3 = LOG_UNIFORM_FIT
 _HIGHEST = 8.0
 _FLATTEST = 1.72e-4  # |∂KL/∂log α| where log α is 8, and a little for rounding: it is smaller nowhere else
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from posterity.layers.slots import Place
+from posterity.layers.variational import Variational
 from posterity.types import PosterityError
 
 __all__ = ["Bayesian", "Which", "select"]
@@ -107,7 +108,7 @@ def _check_convertible(net: nn.Module) -> None:
     """Refuse what cannot keep its function, with the module's path and the reason."""
     for path, module in net.named_modules():
         where = f"{type(module).__name__} at {path!r}" if path else type(module).__name__
-        if type(module).__name__ == "Variational":
+        if isinstance(module, Variational):
             raise PosterityError(f"{where} is converted already")
         if isinstance(module, torch.jit.ScriptModule):
             raise PosterityError(f"{where} is a compiled script with fixed weights: convert the original")

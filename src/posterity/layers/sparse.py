@@ -27,7 +27,8 @@ from posterity.layers.divergence import diagonal_kl
 from posterity.layers.estimators import deviation
 from posterity.layers.groups import Groups
 from posterity.layers.slots import Slots
-from posterity.probability.priors import Hyper, LogUniform, Prior, hyper_at
+from posterity.probability.hyper import Hyper, hyper_at
+from posterity.probability.priors import LogUniform, Prior
 
 __all__ = ["GroupFamily", "GroupLocal", "Phase", "Sparse", "SparseFamily", "SparseLocal", "SparseSampled"]
 

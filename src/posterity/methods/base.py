@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ from posterity.types import Batch, Params, Plan, PosterityError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Method", "check_precision", "plain_parameters"]
+__all__ = ["Method", "check_precision", "lr_given_once", "plain_parameters", "share_prior", "trainable"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,28 @@ class Method:
 def plain_parameters(module: nn.Module) -> Params:
     """Parameters by name, as the prior sees them."""
     return dict(module.named_parameters())
+
+
+def trainable(module: nn.Module) -> Params:
+    """The parameters that training moves, by name."""
+    params: Params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not params:
+        raise PosterityError("the network has no parameter to train")
+    return params
+
+
+def share_prior(wrapper: Any) -> None:
+    """Let a method and the one that it wraps (``of``) have one prior: that given to the wrapper, else the wrapped's."""
+    if wrapper.prior != Method().prior:
+        object.__setattr__(wrapper, "of", replace(wrapper.of, prior=wrapper.prior))
+    object.__setattr__(wrapper, "prior", wrapper.of.prior)
+
+
+def lr_given_once(own: float | None, plan: Plan, default: float, owner: str) -> float:
+    """The learning rate, from the method itself or from the training config, but not both; else its default."""
+    if own is not None and plan.lr is not None and own != plan.lr:
+        raise PosterityError(f"the {owner} has lr={own} and the training config lr={plan.lr}: give one")
+    return own or plan.lr or default
 
 
 def check_precision(method: Method, module: nn.Module) -> None:

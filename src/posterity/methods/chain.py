@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.flat import Layout
-from posterity.methods.swa import trainable
+from posterity.methods.base import trainable
 from posterity.posteriors import Empirical
 from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
 from posterity.probability.likelihoods import Likelihood

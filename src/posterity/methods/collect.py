@@ -136,19 +136,19 @@ class Trajectory:
     @property
     def mean(self) -> Tensor:
         """The mean of the snapshots, as a new flat vector."""
-        self._need(1)
+        self._check_begun()
         return self._first + self._offset
 
     @property
     def variance(self) -> Tensor:
         """The population variance of the snapshots, as a new flat vector."""
-        self._need(1)
+        self._check_begun()
         return self._squares / self._total
 
     @property
     def within(self) -> Tensor:
         """The mean of the snapshots' own variances, flat."""
-        self._need(1)
+        self._check_begun()
         if self._within is None:
             raise PosterityError("this trajectory was not asked to keep the snapshots' own variances")
         return self._within
@@ -186,9 +186,9 @@ class Trajectory:
             self._within.copy_(state["within"])
         self.deviations.copy_(state["rows"])
 
-    def _need(self, snapshots: int) -> None:
-        if self.count < snapshots:
-            raise PosterityError(f"{self.count} snapshots were collected, at least {snapshots} are needed")
+    def _check_begun(self) -> None:
+        if self.count == 0:
+            raise PosterityError("0 snapshots were collected, at least 1 are needed")
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from posterity.methods.base import Method
+from posterity.methods.base import Method, share_prior
 from posterity.methods.chain import Chain
 from posterity.methods.sgld import SGHMC, Sampler
 from posterity.optim.schedules import Pace
@@ -98,9 +98,7 @@ class Cyclical(Method):
         plain = type(self.of)()
         if (self.of.burn_in, self.of.thin, self.of.lr_schedule) != (plain.burn_in, plain.thin, plain.lr_schedule):
             raise PosterityError("Cyclical has its own schedule and samples: leave burn_in, thin and lr_schedule out")
-        if self.prior != Method().prior:  # a prior given here is the sampler's
-            object.__setattr__(self, "of", replace(self.of, prior=self.prior))
-        object.__setattr__(self, "prior", self.of.prior)
+        share_prior(self)
 
     def timetable(self, plan: Plan) -> Cycles:
         """The cycles of a run; refused where one would be too short to give its samples."""

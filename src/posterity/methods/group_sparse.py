@@ -28,7 +28,8 @@ from posterity.layers.convert import Scheme
 from posterity.layers.noisy import LOCAL
 from posterity.layers.sparse import GroupFamily, GroupLocal, SparseFamily, SparseSampled
 from posterity.methods.sparse_vd import SparseVD, sparse_blocks
-from posterity.probability.priors import Hyper, Normal, Prior
+from posterity.probability.hyper import Hyper
+from posterity.probability.priors import Normal, Prior
 from posterity.run import Run
 from posterity.types import check_positive
 

@@ -32,12 +32,13 @@ from torch.optim import Optimizer
 
 from posterity.flat import Layout
 from posterity.layers.variational import Variational
-from posterity.methods.base import Method, check_precision, plain_parameters
+from posterity.methods.base import Method, check_precision, plain_parameters, share_prior
 from posterity.methods.collect import Snapshots, Times, Trajectory
 from posterity.methods.mean_field import MeanField
 from posterity.methods.swa import trajectory_of
+from posterity.methods.swag import with_deviations
 from posterity.optim.schedules import Pace
-from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior
+from posterity.posteriors import WeightPosterior
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import RandomStreams
@@ -92,9 +93,7 @@ class HWA(Method):
             raise PosterityError(f"rank must be 0 (diagonal) or at least 2 deviations, got {self.rank!r}")
         check_fraction(decay=self.decay)
         check_positive(**{name: value for name in ("lr", "end_lr") if (value := getattr(self, name)) is not None})
-        if self.prior != Method().prior:  # a prior given here is the wrapped method's
-            object.__setattr__(self, "of", replace(self.of, prior=self.prior))
-        object.__setattr__(self, "prior", self.of.prior)
+        share_prior(self)
 
     def carrying(self, prior: Prior, std: Params | None = None) -> Self:
         """Around the wrapped method with that prior."""
@@ -160,11 +159,7 @@ class HWA(Method):
             "variational": path.within,
             "mixture": path.variance + path.within,
         }[self.spread]
-        mean, rank = path.named(path.mean), len(path.deviations)
-        if rank < 2:
-            return DiagonalGaussian(plain, likelihood, mean, path.named(variance.sqrt()))
-        std = path.named((variance / 2).sqrt())
-        return LowRankGaussian(plain, likelihood, mean, std, path.deviations, 1 / math.sqrt(2 * (rank - 1)))
+        return with_deviations(plain, likelihood, path.named(path.mean), variance, path)
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """The wrapped method's."""

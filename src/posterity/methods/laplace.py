@@ -28,7 +28,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, check_finite, map_inputs, plain_copy
+from posterity.calling import call, check_finite, map_batch, plain_copy
 from posterity.curvature import ggn
 from posterity.data.pieces import pieces, to_train_on
 from posterity.flat import Layout
@@ -38,8 +38,9 @@ from posterity.posteriors import Linearised, WeightPosterior
 from posterity.posteriors.tempered import minimise
 from posterity.probability import likelihoods
 from posterity.probability.correlated import Correlated
+from posterity.probability.hyper import like
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.priors import Normal, like
+from posterity.probability.priors import Normal
 from posterity.run import Run
 from posterity.types import Batch, Params, PosterityError, check_positive
 
@@ -180,7 +181,4 @@ def _small(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
     """Pieces of at most ``PIECE`` examples, on the device."""
     for batch in batches:
         for start in range(0, len(batch.targets), PIECE):
-            part = slice(start, start + PIECE)
-            inputs = map_inputs(batch.inputs, lambda t, part=part: t[part].to(device))  # type: ignore[misc]
-            weights = None if batch.weights is None else batch.weights[part].to(device)
-            yield Batch(inputs, batch.targets[part].to(device), weights)
+            yield map_batch(batch, lambda t, start=start: t[start : start + PIECE].to(device))  # type: ignore[misc]

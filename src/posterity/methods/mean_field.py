@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from posterity.calling import Draw
+from posterity.calling import Draw, copied
 from posterity.layers.blocks import Diagonal, Full, LowRank, Radial
-from posterity.layers.convert import Family, variational
-from posterity.layers.select import Which
+from posterity.layers.convert import Family, Scheme, convert, scheme
+from posterity.layers.select import Which, select
 from posterity.layers.start import Earlier, Moped
 from posterity.layers.variational import Variational, kl
 from posterity.methods.base import Method
@@ -91,18 +91,15 @@ class MeanField(Method):
         start = self.init_std if std is None else Earlier(std, self.init_std)
         return replace(self, prior=prior, init_std=start, bayesian_bias=True)
 
+    def scheme(self) -> Scheme:
+        """How the weights become random."""
+        return scheme(self.estimator, self.family)
+
     def prepare(self, module: nn.Module) -> Variational:
         """A converted copy."""
-        return variational(
-            module,
-            estimator=self.estimator,
-            family=self.family,
-            prior=self.prior,
-            init_std=self.init_std,
-            which=self.which,
-            bayesian_bias=self.bayesian_bias,
-            bayesian_norm=self.bayesian_norm,
-        )
+        net = copied(module)
+        found = select(net, self.which, self.bayesian_bias, self.bayesian_norm)
+        return convert(net, found, self.scheme(), self.prior, self.init_std)
 
     def schedule(self, plan: Plan) -> Pace:
         """The KL's weight by step; the learning rate is left to ``Training``."""

@@ -10,15 +10,11 @@ The posterior has draws and moments, but no density.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from torch import nn
-
-from posterity.layers.convert import convert
-from posterity.layers.select import select
+from posterity.layers.convert import Scheme
 from posterity.layers.start import Moped
 from posterity.layers.variational import Variational
 from posterity.methods.mean_field import MeanField
@@ -50,11 +46,9 @@ class MNF(MeanField):
         if self.estimator != "auto" or self.family != "diagonal" or self.free_bits:
             raise PosterityError("MNF brings its own estimator and family and has no free bits: leave them out")
 
-    def prepare(self, module: nn.Module) -> Variational:
-        """A converted copy."""
-        net = copy.deepcopy(module)
-        found = select(net, self.which, self.bayesian_bias, self.bayesian_norm)
-        return convert(net, found, FAMILIES["mnf"](**self._options()), self.prior, self.init_std)
+    def scheme(self) -> Scheme:
+        """Scales by flows where a layer can, mean-field weights elsewhere."""
+        return FAMILIES["mnf"](**self._options())
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Implicit:
         """The trained sampler."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from posterity.methods.base import Method
+from posterity.methods.base import Method, lr_given_once
 from posterity.methods.tempering import stair
 from posterity.optim.flat_group import PerWeight
 from posterity.optim.sampled import SampledOptimizer
@@ -64,9 +64,7 @@ class NaturalGradient(Method):
 
     def base_lr(self, plan: Plan) -> float:
         """The learning rate, from the method or from the training config, but not both."""
-        if self.lr is not None and plan.lr is not None and self.lr != plan.lr:
-            raise PosterityError(f"the method has lr={self.lr} and the training config lr={plan.lr}: give one")
-        return self.lr or plan.lr or self.default_lr
+        return lr_given_once(self.lr, plan, self.default_lr, "method")
 
     def schedule(self, plan: Plan) -> Pace:
         """The temperature's rise, in stairs; the learning rate is left to ``Training``."""

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from posterity.methods.base import Method, ridge_precision
+from posterity.methods.base import Method, lr_given_once, ridge_precision
 from posterity.methods.chain import Chain
 from posterity.methods.collect import Times
 from posterity.optim import sgmcmc
@@ -64,9 +64,7 @@ class Sampler(Method):
 
     def base_lr(self, plan: Plan) -> float:
         """The learning rate, from the sampler or from the training config, but not both."""
-        if self.lr is not None and plan.lr is not None and self.lr != plan.lr:
-            raise PosterityError(f"the sampler has lr={self.lr} and the training config lr={plan.lr}: give one")
-        return self.lr or plan.lr or self.default_lr
+        return lr_given_once(self.lr, plan, self.default_lr, "sampler")
 
     def schedule(self, plan: Plan) -> Pace:
         """The step's schedule at a constant temperature."""

@@ -17,7 +17,6 @@ The posterior is the Gaussian of the survivors, every other weight zero: ``compr
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -25,9 +24,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import nn
 
-from posterity.layers.convert import Scheme, convert
+from posterity.layers.convert import Scheme
 from posterity.layers.noisy import LOCAL
-from posterity.layers.select import select
 from posterity.layers.sparse import Phase, Sparse, SparseFamily, SparseLocal, SparseSampled
 from posterity.layers.start import Moped
 from posterity.layers.variational import Variational
@@ -84,12 +82,6 @@ class SparseVD(MeanField):
             noisy=SparseFamily(SparseLocal, self.threshold),
             layers=LOCAL,
         )
-
-    def prepare(self, module: nn.Module) -> Variational:
-        """A converted copy."""
-        net = copy.deepcopy(module)
-        found = select(net, self.which, self.bayesian_bias, self.bayesian_norm)
-        return convert(net, found, self.scheme(), self.prior, self.init_std)
 
     def schedule(self, plan: Plan) -> Pace:
         """Learning rate: constant, down to zero, and once more for the survivors; KL: warm-up, one, nothing."""

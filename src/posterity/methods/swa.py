@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from posterity.flat import Layout
-from posterity.methods.base import Method, check_precision
+from posterity.methods.base import Method, check_precision, trainable
 from posterity.methods.collect import Snapshots, Times, Trajectory, other_buffers
 from posterity.optim.schedules import Pace
 from posterity.posteriors import Empirical, WeightPosterior
@@ -115,14 +115,6 @@ def snapshots(module: nn.Module, times: Times, rank: int, **storage: object) -> 
     dtype = torch.promote_types(first.dtype, torch.float32)
     path = Trajectory(Layout.of(params), rank, device=first.device, dtype=dtype, **storage)  # type: ignore[arg-type]
     return Snapshots(path, times, buffers=other_buffers(module))
-
-
-def trainable(module: nn.Module) -> Params:
-    """The parameters that training moves, by name."""
-    params: Params = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    if not params:
-        raise PosterityError("the network has no parameter to train")
-    return params
 
 
 def trajectory_of(run: Run) -> Trajectory:

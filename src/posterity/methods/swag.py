@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from posterity.calling import as_batch
 from posterity.methods.collect import Snapshots, Times, Trajectory
@@ -36,7 +36,7 @@ from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPoster
 from posterity.posteriors.batchnorm import batchnorm_layers
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
-from posterity.types import Batch, Plan, PosterityError
+from posterity.types import Batch, Params, Plan, PosterityError
 
 __all__ = ["SWAG", "SWAGCollector"]
 
@@ -99,10 +99,17 @@ def gaussian(module: nn.Module, likelihood: Likelihood, path: Trajectory) -> Wei
     A network in half precision gives a posterior in the precision of the moments.
     """
     module = copy.deepcopy(module).to(path.mean.dtype)
-    means, rank = all_means(module, path), len(path.deviations)
+    return with_deviations(module, likelihood, all_means(module, path), path.variance, path)
+
+
+def with_deviations(
+    module: nn.Module, likelihood: Likelihood, means: Params, variance: Tensor, path: Trajectory
+) -> WeightPosterior:
+    """N(means, ½ variance + D Dᵀ/(2(r − 1))) with the path's deviations, or N(means, variance) with fewer than two."""
+    rank = len(path.deviations)
     if rank < 2:
-        return DiagonalGaussian(module, likelihood, means, path.named(path.variance.sqrt()))
-    std = path.named((path.variance / 2).sqrt())
+        return DiagonalGaussian(module, likelihood, means, path.named(variance.sqrt()))
+    std = path.named((variance / 2).sqrt())
     return LowRankGaussian(module, likelihood, means, std, path.deviations, 1 / math.sqrt(2 * (rank - 1)))
 
 

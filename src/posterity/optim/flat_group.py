@@ -42,13 +42,17 @@ class FlatGroup:
             self.put(name, torch.zeros(self.layout.total, dtype=first.dtype, device=first.device))
         return self._vectors[name]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._vectors
-
     def put(self, name: str, vector: Tensor) -> None:
         """Use this tensor as the vector of that name."""
         self._vectors[name] = vector
         self._views[name] = list(self.layout.unflatten(vector).values())
+
+    def put_pair(self, name: str, first: str, second: str) -> None:
+        """Two new vectors of zeros that lie in one tensor [2, weights], which has a name, too."""
+        both = self.params[0].new_zeros(2, self.layout.total, requires_grad=False)
+        self.put(name, both)
+        self.put(first, both[0])
+        self.put(second, both[1])
 
     def views(self, name: str) -> list[Tensor]:
         """The vector of this name cut into the shapes of the parameters, without copying."""
@@ -73,7 +77,3 @@ class FlatGroup:
             if isinstance(value, Tensor) and value.shape not in (view.shape, torch.Size()):
                 raise PosterityError(f"{name}[{key!r}] has shape {tuple(value.shape)}, expected {tuple(view.shape)}")
             view.copy_(torch.as_tensor(value, dtype=view.dtype, device=view.device))
-
-    def by_name(self, vector: Tensor) -> Params:
-        """A copy of a vector, cut up, by parameter name."""
-        return self.layout.unflatten(vector.clone())

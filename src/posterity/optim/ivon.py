@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from posterity.optim.flat_group import FlatGroup, PerWeight
-from posterity.optim.prior import Group, scaled_precision, with_prior_gradient
+from posterity.optim.prior import Group, noise_scale, scaled_precision, with_prior_gradient
 from posterity.optim.sampled import SampledOptimizer
 from posterity.random import normal_
 from posterity.types import PosterityError, check_fraction, check_positive
@@ -56,7 +56,7 @@ class IVON(SampledOptimizer):
         rescale_lr: Multiply lr by h₀ + δ̃.
         temperature: τ; 1 is the Bayes posterior. Read from the param group at each step.
         hessian: "reparameterised" (Price's theorem) or "squared" gradients.
-        generator: Of the noise; see ``SampledOptimizer``.
+        generator: Of the noise; see ``FlatOptimizer``.
     """
 
     state_vectors = ("momentum", "hessian")
@@ -107,10 +107,7 @@ class IVON(SampledOptimizer):
         flat["hessian"].fill_(group["hess_init"])
         if group["prior_precision"] is None:
             group["least_precision"] = float(flat["prior_precision"].min())
-        both = flat["hessian"].new_zeros(2, flat.layout.total)
-        flat.put("statistics", both)
-        flat.put("gradient", both[0])
-        flat.put("second", both[1])
+        flat.put_pair("statistics", "gradient", "second")
 
     @staticmethod
     def _shared_precision(group: Group, delta: float | Tensor) -> float:
@@ -123,8 +120,7 @@ class IVON(SampledOptimizer):
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
         normal_(flat["noise"], generator=self._generator)
         torch.add(flat["hessian"], scaled_precision(group, flat), out=flat["root"]).sqrt_()
-        scale = math.sqrt(group["temperature"] / group["num_data"])
-        torch._foreach_addcdiv_(flat.params, flat.views("noise"), flat.views("root"), value=scale)
+        torch._foreach_addcdiv_(flat.params, flat.views("noise"), flat.views("root"), value=noise_scale(group))
 
     def _add(self, group: Group, flat: FlatGroup, gradients: list[Tensor], weight: float) -> None:
         """The second statistic is a sum of ĝ ε, or of ĝ²; its constant factors wait for the update."""
@@ -141,7 +137,7 @@ class IVON(SampledOptimizer):
     def _std(self, group: Group, flat: FlatGroup) -> Tensor:
         """√(τ / (N (h + δ̃)))."""
         precision = flat["hessian"] + scaled_precision(group, flat)
-        return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
+        return precision.rsqrt_().mul_(noise_scale(group))
 
     def curvature_lost(self) -> float:
         """The share of weights with a Hessian below a hundredth of δ̃, where the prior is wide (δ̃ < h₀).
@@ -149,13 +145,10 @@ class IVON(SampledOptimizer):
         Those weights are as good as drawn from the prior. Under a narrow one, as of a task before, that is right.
         """
         lost = []
-        for group, flat in zip(self.param_groups, self._flat, strict=True):
+        for group, flat in self._groups():
             delta = scaled_precision(group, flat)
             lost.append(100 * flat["hessian"] < delta * (delta < group["hess_init"]))
         return float(torch.cat(lost).double().mean())
-
-    def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
-        return [flat["statistics"]]
 
     def _update(self, group: Group, flat: FlatGroup) -> None:
         delta, hessian, second = scaled_precision(group, flat), flat["hessian"], flat["second"]

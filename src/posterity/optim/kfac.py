@@ -30,9 +30,8 @@ from torch import Tensor, nn
 
 from posterity.curvature.kfac import KroneckerBlock, KroneckerCapture, Sharing, cut_blocks
 from posterity.optim.flat_group import FlatGroup, PerWeight
-from posterity.optim.modules import check_training_mode, module_groups
-from posterity.optim.prior import Group, scaled_precision, with_prior_gradient
-from posterity.optim.sampled import SampledOptimizer
+from posterity.optim.modules import WatchingOptimizer
+from posterity.optim.prior import Group, noise_scale, scaled_precision, with_prior_gradient
 from posterity.posteriors import KroneckerGaussian, WeightPosterior
 from posterity.posteriors.kronecker import MatrixBlock
 from posterity.probability.likelihoods import Categorical, Likelihood
@@ -65,7 +64,7 @@ def matrix_normal(R_A: Tensor, R_G: Tensor, generator: torch.Generator) -> Tenso
     return R_G @ E @ R_A.T
 
 
-class KFAC(SampledOptimizer):
+class KFAC(WatchingOptimizer):
     """K-FAC for a module, at the mean weights: wrap each backward pass in ``sampled_weights()``, then ``step()``.
 
     Args:
@@ -80,10 +79,9 @@ class KFAC(SampledOptimizer):
         beta2: Decay of the factors.
         refresh: Steps between inversions of the factors.
         sharing: How positions that share a weight are counted, "expand" or "reduce".
-        generator: Of the noise; see ``SampledOptimizer``.
+        generator: Of the noise; see ``FlatOptimizer``.
     """
 
-    state_vectors = ("momentum", "curvature")
     noisy = False
 
     def __init__(
@@ -109,7 +107,6 @@ class KFAC(SampledOptimizer):
         check_fraction(beta1=beta1, beta2=beta2)
         if not lr >= 0 or not damping >= 0:
             raise PosterityError(f"lr and damping must not be negative, got {lr!r} and {damping!r}")
-        self.module = module
         defaults = {
             "lr": lr,
             "beta1": beta1,
@@ -117,17 +114,15 @@ class KFAC(SampledOptimizer):
             "damping": damping,
             "temperature": temperature,
             "refresh": refresh,
-            "noisy": self.noisy,
         }
         super().__init__(
-            module_groups(module),
+            module,
             defaults,
             num_data=num_data,
             prior_precision=prior_precision,
             prior_mean=prior_mean,
             generator=generator,
         )
-        self._left_out = [p for p in module.parameters() if not p.requires_grad]
         self._capture = KroneckerCapture(module, sharing, self._by_name("square"))
         self._parameters = dict(module.named_parameters())
         self._factors = self._persistent("input_factor", "output_factor")
@@ -144,24 +139,17 @@ class KFAC(SampledOptimizer):
             self.state[self._parameters[block.weight]].update({input_name: block.input, output_name: block.output})
         return blocks
 
-    def _prepare(self, group: Group, flat: FlatGroup) -> None:
-        both = flat["curvature"].new_zeros(2, flat.layout.total)
-        flat.put("statistics", both)
-        flat.put("gradient", both[0])
-        flat.put("square", both[1])
-
     def _watch(self, weight: float) -> AbstractContextManager[Any]:
-        check_training_mode(self.module)
         if self._entries == 0:
             self._capture.factors.zero_()
-        return self._capture.on(weight)
+        return super()._watch(weight)
 
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
         if self._entries == 0:
             flat["square"].zero_()
         if not group["noisy"] or group["step"] == 0:
             return
-        scale = math.sqrt(group["temperature"] / group["num_data"])
+        scale = noise_scale(group)
         for block in self._roots:
             draw = matrix_normal(block.input, block.output, self._generator)
             self._add_matrix(block, draw, scale)
@@ -173,9 +161,8 @@ class KFAC(SampledOptimizer):
                 p.addcdiv_(noise, precision[name].sqrt(), value=scale)
 
     def _diagonal_precision(self, group: Group, flat: FlatGroup) -> Params:
-        """s + δ̃ + γ of this group's parameters."""
-        precision = flat["curvature"] + (scaled_precision(group, flat) + group["damping"])
-        return flat.layout.unflatten(precision)
+        """s + δ̃ + γ of this group's parameters, by name."""
+        return flat.layout.unflatten(self._damped_precision(group, flat))
 
     def _add_matrix(self, block: KroneckerBlock, matrix: Tensor, scale: float) -> None:
         """Add a matrix [O, I] to a weight and its bias."""
@@ -185,15 +172,6 @@ class KFAC(SampledOptimizer):
         if block.bias is not None:
             self._parameters[block.bias].add_(matrix[:, columns], alpha=scale)
 
-    def _check(self, with_gradient: list[Tensor]) -> None:
-        self._capture.check_complete(with_gradient)
-
-    def _add(self, group: Group, flat: FlatGroup, gradients: list[Tensor], weight: float) -> None:
-        if self._entries == 0:
-            torch._foreach_copy_(flat.views("gradient"), gradients)
-        else:
-            torch._foreach_add_(flat.views("gradient"), gradients)
-
     def posterior(self, module: nn.Module, likelihood: Likelihood | None = None) -> WeightPosterior:
         """A matrix normal for each Linear layer and convolution, or a point without noise."""
         if not self.noisy:
@@ -201,7 +179,7 @@ class KFAC(SampledOptimizer):
         self._check_own(module)
         group, names = self.param_groups[0], {id(p): name for name, p in module.named_parameters()}
         name = {own: names[id(p)] for own, p in self._parameters.items() if id(p) in names}
-        scale = math.sqrt(group["temperature"] / group["num_data"])
+        scale = noise_scale(group)
         blocks = [
             MatrixBlock(
                 name[block.weight],
@@ -217,15 +195,8 @@ class KFAC(SampledOptimizer):
         mean = {key: p.detach() for key, p in module.named_parameters()}
         return KroneckerGaussian(module, likelihood or Categorical(), mean, blocks, std)
 
-    def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
-        """As in VOGN; meant for parameters without factors."""
-        if not group["noisy"]:
-            return None
-        precision = flat["curvature"] + (scaled_precision(group, flat) + group["damping"])
-        return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
-
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
-        own = [flat["statistics"]]
+        own = super()._accumulators(flat)
         return [*own, self._capture.factors] if flat is self._flat[0] else own
 
     def _update(self, group: Group, flat: FlatGroup) -> None:

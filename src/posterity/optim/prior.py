@@ -1,7 +1,8 @@
-"""What the prior N(μ₀, 1/δ) adds to the precision and to the gradient of a param group, in the units of a mean loss."""
+"""A param group in the units of a mean loss: the size of its noise, and what its prior N(μ₀, 1/δ) adds to a step."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,11 @@ from torch import Tensor
 from posterity.optim.flat_group import FlatGroup
 
 Group = dict[str, Any]
+
+
+def noise_scale(group: Group) -> float:
+    """√(τ / N): the std of q where the precision is 1 in the units of a mean loss."""
+    return math.sqrt(group["temperature"] / group["num_data"])
 
 
 def scaled_precision(group: Group, flat: FlatGroup) -> float | Tensor:

@@ -17,123 +17,31 @@ precision is N h / τ + δ for a curvature h of ℓ̄. All updates are written w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from posterity.optim.flat_group import FlatGroup, PerWeight
+from posterity.optim.flat_group import FlatGroup
+from posterity.optim.flat_optimizer import FlatOptimizer
 from posterity.optim.prior import Group
 from posterity.posteriors import DiagonalGaussian, Empirical, WeightPosterior
 from posterity.probability.likelihoods import Categorical, Likelihood
-from posterity.random import generator_for
 from posterity.types import Params, PosterityError
 
 
-class SampledOptimizer(torch.optim.Optimizer):
-    """Base of IVON, VOGN and the K-FAC optimizers; each fills in the hooks at the end of the class.
+class SampledOptimizer(FlatOptimizer):
+    """Base of IVON, VOGN and the K-FAC optimizers; each fills in the hooks at the end of the class."""
 
-    Args:
-        params: Parameters, named parameters, or param groups; those that need no gradient are left out.
-        defaults: Hyper-parameters of a param group: numbers only, ``lr`` and ``temperature`` among them.
-        num_data: N, the number of training examples.
-        prior_precision: δ.
-        prior_mean: μ₀.
-        generator: Where noise comes from. By default one of the optimizer's own with the same seed everywhere, so that
-            the ranks of a DistributedDataParallel loop share their draws; its position is saved with the state.
-    """
-
-    state_vectors: tuple[str, ...] = ()
-    _capture: Any = None  # what watches the layers of a module, for the optimizers that are given one
+    _entries = 0  # passes collected since the last step
+    _inside = False  # between entering and leaving sampled_weights()
     _step_supports_amp_scaling = True  # a GradScaler then comes to step() itself, which refuses it with a sentence
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        defaults: Group,
-        *,
-        num_data: float,
-        prior_precision: PerWeight,
-        prior_mean: PerWeight | None,
-        generator: torch.Generator | None,
-    ) -> None:
-        if not num_data or num_data <= 0:
-            raise PosterityError(f"num_data must be the number of training examples, got {num_data!r}")
-        self._flat: list[FlatGroup] = []
-        self._left_out: list[Tensor] = []
-        self._priors = {"prior_precision": prior_precision, "prior_mean": 0.0 if prior_mean is None else prior_mean}
-        self._entries = 0
-        self._inside = False
-        super().__init__(params, {**defaults, "num_data": num_data, "step": 0})
-        self._owns_generator = generator is None
-        self._generator = generator or generator_for(0, self._flat[0].params[0].device)
-
-    def add_param_group(self, param_group: Group) -> None:
-        """Add a group as torch does, and lay out its vectors."""
-        if self._capture is not None:
-            raise PosterityError(f"{type(self).__name__} watches its module as it was: make another for new weights")
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        names = group.get("param_names", [f"{len(self._flat)}.{i}" for i in range(len(group["params"]))])
-        kept = [(name, p) for name, p in zip(names, group["params"], strict=True) if p.requires_grad]
-        if not kept:
-            raise PosterityError("a param group has no parameters that need gradients")
-        self._left_out += [p for p in group["params"] if not p.requires_grad]
-        group["params"] = [p for _, p in kept]
-        if "param_names" in group:
-            group["param_names"] = [name for name, _ in kept]
-        flat = FlatGroup(group["params"], [name for name, _ in kept])
-        self._flat.append(flat)
-        for key, value in self._priors.items():
-            self._set_prior(group, flat, key, group.get(key, value))
-        self._prepare(group, flat)
-        self._publish(group, flat)
-
-    def _set_prior(self, group: Group, flat: FlatGroup, key: str, value: PerWeight) -> None:
-        """A number stays in the group; what differs by weight becomes a vector, and the group says so by None."""
-        if not isinstance(value, Mapping):
-            group[key] = float(value)
-            return
-        if "param_names" not in group:
-            raise PosterityError(f"{key} by name needs named parameters: pass module.named_parameters()")
-        flat.fill(key, value)
-        group[key] = None
-
-    def _publish(self, group: Group, flat: FlatGroup) -> None:
-        """Make ``state[p]`` views into the vectors, so that ``state_dict`` is torch's own."""
-        names = [*self.state_vectors, *(key for key in self._priors if group[key] is None)]
-        for i, p in enumerate(flat.params):
-            self.state[p].update({name: flat.views(name)[i] for name in names})
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Torch would leave out what is ours, and the copy of a watched module would go unwatched."""
-        name = type(self).__name__
-        raise PosterityError(f"{name} is copied by making another for the copied weights, and load_state_dict")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Torch's own, and the position of the generator where the optimizer owns it."""
-        state = super().state_dict()
-        return {**state, "generator": self._generator.get_state()} if self._owns_generator else state
-
-    @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state: torch puts new tensors into ``state``, whose values go back into our own."""
-        own = {p: dict(self.state[p]) for flat in self._flat for p in flat.params}
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        for p, tensors in own.items():
-            if self.state[p].keys() != tensors.keys():
-                raise PosterityError(
-                    f"the state holds {sorted(self.state[p])} of a parameter, this optimizer {sorted(tensors)}"
-                )
-            for name, tensor in tensors.items():
-                tensor.copy_(self.state[p][name])
-            self.state[p] = tensors
-        for flat in self._flat:
-            flat.prior_scale = None  # the prior's vector is another
-        if self._owns_generator and "generator" in state_dict:
-            self._generator.set_state(state_dict["generator"].cpu())
+        """Continue from a state; what the step has collected is forgotten."""
+        super().load_state_dict(state_dict)
         self._entries = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -163,7 +71,7 @@ class SampledOptimizer(torch.optim.Optimizer):
         finished = False
         try:
             with torch.no_grad():
-                for group, flat in zip(self.param_groups, self._flat, strict=True):
+                for group, flat in self._groups():
                     self._perturb(group, flat)
                     _drop_gradients(flat)
             with self._watch(weight):
@@ -180,10 +88,10 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def _check_trained(self) -> None:
         """Refuse what was frozen since, which momentum and prior would move, and what would not be trained."""
-        if not all(p.requires_grad for flat in self._flat for p in flat.params):
+        if not all(p.requires_grad for p in self._trained()):
             raise PosterityError("a parameter was frozen after the optimizer was made: make a new one for the others")
         thawed = [p for p in self._left_out if p.requires_grad]  # rarely any, and a group may have been added
-        if thawed and not {id(p) for p in thawed} <= {id(p) for flat in self._flat for p in flat.params}:
+        if thawed and not {id(p) for p in thawed} <= set(map(id, self._trained())):
             raise PosterityError("a parameter that was frozen is trained now: make a new optimizer or add a group")
 
     def _discard(self) -> None:
@@ -193,11 +101,11 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _collect(self, weight: float) -> None:
-        with_gradient = [p for flat in self._flat for p in flat.params if p.grad is not None]
+        with_gradient = [p for p in self._trained() if p.grad is not None]
         if not with_gradient:
             raise PosterityError("no gradient arrived: call loss.backward() inside `with optimizer.sampled_weights()`")
         self._check(with_gradient)
-        for group, flat in zip(self.param_groups, self._flat, strict=True):
+        for group, flat in self._groups():
             gradients = [torch.zeros_like(p) if p.grad is None else _dense(p.grad) for p in flat.params]
             _drop_gradients(flat)
             self._add(group, flat, gradients, weight)
@@ -238,7 +146,7 @@ class SampledOptimizer(torch.optim.Optimizer):
             with torch.enable_grad(), self.sampled_weights():
                 loss = closure()
         self.statistics()
-        for group, flat in zip(self.param_groups, self._flat, strict=True):
+        for group, flat in self._groups():
             group["step"] += 1
             self._update(group, flat)
         self._entries = 0
@@ -265,7 +173,7 @@ class SampledOptimizer(torch.optim.Optimizer):
     def _check_own(self, module: nn.Module) -> None:
         """Refuse a network of other parameters, whose posterior would be a point, and means that are a draw."""
         self._check_outside("posterior()")
-        own = {id(p) for flat in self._flat for p in flat.params}
+        own = set(map(id, self._trained()))
         if not any(id(p) in own for p in module.parameters()):
             raise PosterityError("the module has none of the optimizer's parameters: pass what it trains, not a copy")
 
@@ -277,15 +185,11 @@ class SampledOptimizer(torch.optim.Optimizer):
     def _stds(self, module: nn.Module) -> Params:
         """Standard deviations of the parameters that have one, by their names in the module."""
         found: dict[int, Tensor] = {}
-        for group, flat in zip(self.param_groups, self._flat, strict=True):
+        for group, flat in self._groups():
             std = self._std(group, flat)
             if std is not None:
                 found |= dict(zip(map(id, flat.params), flat.layout.unflatten(std).values(), strict=True))
         return {name: found[id(p)] for name, p in module.named_parameters() if id(p) in found}
-
-    def _by_name(self, name: str) -> Params:
-        """A vector's views of all groups, by parameter name."""
-        return {key: v for flat in self._flat for key, v in zip(flat.layout.names, flat.views(name), strict=True)}
 
     def _watch(self, weight: float) -> AbstractContextManager[Any]:
         """What else must be on during the user's forward and backward pass."""
@@ -293,10 +197,6 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def _check(self, with_gradient: list[Tensor]) -> None:
         """Refuse a pass whose statistics cannot be had."""
-
-    def _prepare(self, group: Group, flat: FlatGroup) -> None:
-        """Set up the vectors of a new group."""
-        raise NotImplementedError
 
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
         """Add noise to the parameters; ``flat["mean"]`` holds their means."""
@@ -308,7 +208,7 @@ class SampledOptimizer(torch.optim.Optimizer):
 
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
         """The tensors that passes add to."""
-        raise NotImplementedError
+        return [flat["statistics"]]
 
     def _update(self, group: Group, flat: FlatGroup) -> None:
         """Change the parameters and the state from the accumulated means."""

@@ -23,19 +23,16 @@ chain. Since ξ and −ξ have one law, noise is added to lr·g in its own buffe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
-from posterity.random import normal_
+from posterity.optim.sampler import Sampler, Tensors, gradients
 from posterity.types import PosterityError, check_fraction, check_positive
 
 __all__ = ["PSGLD", "SGHMC", "SGLD", "psgld_step", "sghmc_step", "sgld_step"]
-
-Tensors = list[Tensor]
 
 
 def sgld_step(params: Tensors, grads: Tensors, noise: Tensors, *, lr: float, weight_decay: float) -> None:
@@ -88,103 +85,7 @@ def _fused_step(params: Tensors, push: Tensors, momenta: Tensors, decay: float, 
     )
 
 
-class _Sampler(Optimizer):
-    """What the three share: groups, one noise buffer for each, and a state that holds the noise's position."""
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float,
-        num_data: int,
-        temperature: float,
-        weight_decay: float,
-        generator: torch.Generator | None,
-        **own: float,
-    ) -> None:
-        check_positive(lr=lr, num_data=num_data)
-        if not temperature >= 0 or not weight_decay >= 0:  # NaN would pass for no noise
-            raise PosterityError(
-                f"temperature and weight_decay must not be negative, got {temperature} and {weight_decay}"
-            )
-        super().__init__(
-            params, {"lr": lr, "num_data": num_data, "temperature": temperature, "weight_decay": weight_decay, **own}
-        )
-        device = next(p.device for group in self.param_groups for p in group["params"])
-        self.generator = generator if generator is not None else _fresh(device)
-        self._noise: dict[int, tuple[Tensor, Tensors]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What torch copies, and the noise; its buffers are made anew."""
-        return {**super().__getstate__(), "generator": self.generator, "_noise": {}}
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group as torch does, of weights that one buffer of noise can serve."""
-        super().add_param_group(param_group)
-        weights = self.param_groups[-1]["params"]
-        if any(p.stride() != torch.empty_like(p, device="meta").stride() for p in weights):
-            raise PosterityError("a weight is a part of a larger tensor with gaps: give samplers whole tensors")
-        if len(kinds := {(p.dtype, p.device) for p in weights}) > 1:
-            found = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            raise PosterityError(f"a group's weights must share one type and device, got {found}: make a group of each")
-
-    def update(self, group: dict[str, Any], params: Tensors, noise: Tensors) -> None:
-        """One step of one group."""
-        raise NotImplementedError
-
-    def noise_std(self, group: dict[str, Any]) -> float:
-        """√(2 lr T/N)."""
-        return math.sqrt(2 * group["lr"] * group["temperature"] / group["num_data"])
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Move every weight that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for index, group in enumerate(self.param_groups):
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self.update(group, params, self._draw(index, params, self.noise_std(group)))
-        return loss
-
-    def _draw(self, index: int, params: Tensors, std: float) -> Tensors:
-        """std·ξ for every weight, in memory as the weight is: views of one buffer, filled by one call."""
-        buffer, views = self._noise.get(index, (torch.empty(0), []))
-        if [(view.shape, view.stride()) for view in views] != [(p.shape, p.stride()) for p in params]:
-            sizes = [p.numel() for p in params]
-            buffer = torch.empty(sum(sizes), device=params[0].device, dtype=params[0].dtype)
-            pieces = zip(buffer.split(sizes), params, strict=True)
-            views = [piece.as_strided(p.shape, p.stride(), piece.storage_offset()) for piece, p in pieces]
-            self._noise[index] = buffer, views
-        if std > 0:
-            normal_(buffer, std, generator=self.generator)
-        else:
-            buffer.zero_()
-        return views
-
-    def _state_of(self, params: Tensors, name: str, first: Callable[[Tensor], Tensor]) -> Tensors:
-        """One tensor of state for each weight; ``first`` makes it."""
-        for p in params:
-            if name not in self.state[p]:
-                self.state[p][name] = first(p)
-        return [self.state[p][name] for p in params]
-
-    def state_dict(self) -> dict[str, Any]:
-        """The groups, the state of every weight, and the position of the noise."""
-        return {**super().state_dict(), "generator": self.generator.get_state()}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue the chain where ``state_dict`` was taken, to the same bits."""
-        if "generator" not in state_dict:
-            raise PosterityError("the state has no generator: it is not one that a sampler's state_dict() gave")
-        super().load_state_dict(state_dict)
-        for p, kept in self.state.items():  # a file keeps values, not how they lay in memory
-            self.state[p] = {name: torch.empty_like(p).copy_(value) for name, value in kept.items()}
-        self.generator.set_state(state_dict["generator"].cpu())
-
-
-class SGLD(_Sampler):
+class SGLD(Sampler):
     """Stochastic-gradient Langevin dynamics.
 
     Args:
@@ -210,10 +111,10 @@ class SGLD(_Sampler):
 
     def update(self, group: dict[str, Any], params: Tensors, noise: Tensors) -> None:
         """One step of one group."""
-        sgld_step(params, _gradients(params), noise, lr=group["lr"], weight_decay=group["weight_decay"])
+        sgld_step(params, gradients(params), noise, lr=group["lr"], weight_decay=group["weight_decay"])
 
 
-class PSGLD(_Sampler):
+class PSGLD(Sampler):
     """Preconditioned SGLD: the steps of RMSprop, and noise to match.
 
     Args:
@@ -245,7 +146,7 @@ class PSGLD(_Sampler):
 
     def update(self, group: dict[str, Any], params: Tensors, noise: Tensors) -> None:
         """One step of one group."""
-        grads = _gradients(params)
+        grads = gradients(params)
         mean_square = self._state_of(params, "mean_square", _squared_gradient)
         torch._foreach_mul_(mean_square, group["beta"])
         torch._foreach_addcmul_(mean_square, grads, grads, value=1 - group["beta"])
@@ -254,7 +155,7 @@ class PSGLD(_Sampler):
         psgld_step(params, grads, noise, denominators, lr=group["lr"], weight_decay=group["weight_decay"])
 
 
-class SGHMC(_Sampler):
+class SGHMC(Sampler):
     """Stochastic-gradient Hamiltonian Monte Carlo.
 
     Args:
@@ -290,7 +191,7 @@ class SGHMC(_Sampler):
         """One step of one group."""
         sghmc_step(
             params,
-            _gradients(params),
+            gradients(params),
             noise,
             self._state_of(params, "momentum", torch.zeros_like),
             lr=group["lr"],
@@ -299,17 +200,5 @@ class SGHMC(_Sampler):
         )
 
 
-def _gradients(params: Tensors) -> Tensors:
-    """Sparse ones, as of an embedding, made whole: noise and prior are everywhere."""
-    return [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in params if p.grad is not None]
-
-
 def _squared_gradient(weight: Tensor) -> Tensor:
-    return _gradients([weight])[0].square()
-
-
-def _fresh(device: torch.device) -> torch.Generator:
-    """A generator of an unpredictable seed, for a loop that brings none."""
-    generator = torch.Generator(device)
-    generator.seed()
-    return generator
+    return gradients([weight])[0].square()

@@ -19,23 +19,18 @@ BatchNorm's scale and shift stay deterministic and without prior unless asked: t
 
 from __future__ import annotations
 
-import math
-from contextlib import AbstractContextManager
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from posterity.curvature.squared import SquareCapture
 from posterity.optim.flat_group import FlatGroup, PerWeight
-from posterity.optim.modules import check_training_mode, module_groups
-from posterity.optim.prior import Group, scaled_precision, with_prior_gradient
-from posterity.optim.sampled import SampledOptimizer
+from posterity.optim.modules import WatchingOptimizer
+from posterity.optim.prior import Group, noise_scale, scaled_precision, with_prior_gradient
 from posterity.random import normal_
 from posterity.types import PosterityError, check_fraction, check_positive
 
 
-class VOGN(SampledOptimizer):
+class VOGN(WatchingOptimizer):
     """VOGN as a torch optimizer for a module: wrap each backward pass in ``sampled_weights()``, then ``step()``.
 
     Args:
@@ -53,10 +48,9 @@ class VOGN(SampledOptimizer):
         beta2: Decay of the curvature.
         momentum_correction: Scale the momentum by lr / (last lr), so that it follows a schedule at once.
         stochastic_batchnorm: Sample BatchNorm's scale and shift too, and give them the prior.
-        generator: Of the noise; see ``SampledOptimizer``.
+        generator: Of the noise; see ``FlatOptimizer``.
     """
 
-    state_vectors = ("momentum", "curvature")
     noisy = True
 
     def __init__(
@@ -84,7 +78,6 @@ class VOGN(SampledOptimizer):
             raise PosterityError(
                 f"lr, damping and init_precision must not be negative, got {lr!r}, {damping!r}, {init_precision!r}"
             )
-        self.module = module
         defaults = {
             "lr": lr,
             "beta1": beta1,
@@ -94,25 +87,21 @@ class VOGN(SampledOptimizer):
             "init_precision": init_precision,
             "momentum_correction": momentum_correction,
             "last_lr": None,
-            "noisy": self.noisy,
         }
         super().__init__(
-            module_groups(module, stochastic_batchnorm),
+            module,
             defaults,
             num_data=num_data * augmentation_factor if num_data else num_data,
             prior_precision=prior_precision,
             prior_mean=prior_mean,
             generator=generator,
+            stochastic_batchnorm=stochastic_batchnorm,
         )
-        self._left_out = [p for p in module.parameters() if not p.requires_grad]
         self._capture = SquareCapture(module, self._by_name("square"))
 
     def _prepare(self, group: Group, flat: FlatGroup) -> None:
+        super()._prepare(group, flat)
         flat["curvature"].fill_(group["init_precision"] or 0.0)
-        both = flat["curvature"].new_zeros(2, flat.layout.total)
-        flat.put("statistics", both)
-        flat.put("gradient", both[0])
-        flat.put("square", both[1])
 
     def _precision(self, group: Group, flat: FlatGroup, delta: float | Tensor) -> Tensor:
         """s + δ̃ + γ, in the scratch vector."""
@@ -129,31 +118,7 @@ class VOGN(SampledOptimizer):
             return
         normal_(flat["noise"], generator=self._generator)
         self._precision(group, flat, scaled_precision(group, flat)).sqrt_()
-        scale = math.sqrt(group["temperature"] / group["num_data"])
-        torch._foreach_addcdiv_(flat.params, flat.views("noise"), flat.views("scratch"), value=scale)
-
-    def _watch(self, weight: float) -> AbstractContextManager[Any]:
-        check_training_mode(self.module)
-        return self._capture.on(weight)
-
-    def _check(self, with_gradient: list[Tensor]) -> None:
-        self._capture.check_complete(with_gradient)
-
-    def _add(self, group: Group, flat: FlatGroup, gradients: list[Tensor], weight: float) -> None:
-        if self._entries == 0:
-            torch._foreach_copy_(flat.views("gradient"), gradients)
-        else:
-            torch._foreach_add_(flat.views("gradient"), gradients)
-
-    def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
-        """√(τ / (Nρ (s + δ̃ + γ)))."""
-        if not group["noisy"]:
-            return None
-        precision = flat["curvature"] + (scaled_precision(group, flat) + group["damping"])
-        return precision.rsqrt_().mul_(math.sqrt(group["temperature"] / group["num_data"]))
-
-    def _accumulators(self, flat: FlatGroup) -> list[Tensor]:
-        return [flat["statistics"]]
+        torch._foreach_addcdiv_(flat.params, flat.views("noise"), flat.views("scratch"), value=noise_scale(group))
 
     def _update(self, group: Group, flat: FlatGroup) -> None:
         keep = group["beta2"] if group["step"] > 1 or group["init_precision"] is not None else 0.0

@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import Draw, InputSpec, as_batch, num_examples, plain_copy
+from posterity.calling import Draw, InputSpec, as_batch, num_examples, plain_copy, precision_of
 from posterity.prediction import Compute, Prediction, predict
 from posterity.prediction.passes import Weights, blocks, stack
+from posterity.probability.hyper import like
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.priors import Carried, Normal, like
+from posterity.probability.priors import Carried, Normal
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError, Predictor
 
@@ -176,7 +177,7 @@ class WeightPosterior(Posterior):
     @property
     def numbers(self) -> str:
         """The kind of device and the precision that draws are made in, such as ``cpu float32``."""
-        return f"{self.device.type} {next(self.module.parameters()).dtype}".replace("torch.", "")
+        return f"{self.device.type} {precision_of(self.module)}"
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights: every parameter of the module, by name."""

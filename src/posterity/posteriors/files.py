@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from posterity.calling import InputSpec, find_device, plain_copy
+from posterity.calling import InputSpec, find_device, plain_copy, precision_of
 from posterity.files import read_state, write_state
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.conformal import Conformal
@@ -57,7 +57,7 @@ def load(path: str | Path, module: nn.Module, device: torch.device | str = "cpu"
         raise PosterityError(f"a posterior is read for a network, got {module!r}")
     state = read_state(path, "posterior", find_device(device))
     network, precision = plain_copy(module).to(device), state.get("precision")  # files of before it was kept have none
-    if precision and precision != _precision(network):
+    if precision and precision != precision_of(network):
         network = network.to(getattr(torch, precision))
     return _unpacked(state, network)
 
@@ -69,7 +69,7 @@ def _packed(posterior: Posterior) -> dict[str, Any]:
         "inputs": asdict(posterior.inputs) if posterior.inputs else None,
         "seed": posterior.seed,
         "architecture": _architecture(posterior.module),
-        "precision": _precision(posterior.module),
+        "precision": precision_of(posterior.module),
         "buffers": dict(posterior.module.named_buffers()),
         "state": posterior.state(),
     }
@@ -97,10 +97,6 @@ def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
     if isinstance(posterior, WeightPosterior):
         posterior.bank, posterior.banked_in = state["bank"], state.get("banked_in")
     return posterior
-
-
-def _precision(module: nn.Module) -> str:
-    return str(next(module.parameters()).dtype).removeprefix("torch.")
 
 
 def _architecture(module: nn.Module) -> dict[str, list[int]]:

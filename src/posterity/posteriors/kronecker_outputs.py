@@ -26,8 +26,9 @@ from torch.func import functional_call, jacrev, vmap
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments, map_inputs, num_examples
+from posterity.calling import arguments
 from posterity.posteriors.kronecker import KroneckerGaussian, MatrixBlock
+from posterity.prediction.passes import blocks
 from posterity.types import Inputs, Params
 from posterity.unrolled import Forward, replaced_forwards, transformable
 
@@ -66,10 +67,7 @@ class KroneckerOutputs:
         largest = max((block.scale.numel() for block in self.blocks), default=0)
         each = sum(map(math.prod, shapes)) + largest + sum(p.numel() for p in self.free.values())
         count = max(1, _FLOATS // (len(first) * each))
-        parts = [
-            self._part(map_inputs(inputs, lambda t, a=start: t[a : a + count]), order, shapes)  # type: ignore[misc]
-            for start in range(0, num_examples(inputs), count)
-        ]
+        parts = [self._part(part, order, shapes) for part in blocks(inputs, count)]
         mean, covariance = (torch.cat(each) for each in zip(*parts, strict=True))
         return (mean, covariance) if mean.isfinite().all() else None
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import activation_bytes, arguments, check_finite, map_inputs, num_examples
+from posterity.calling import activation_bytes, arguments, call, check_finite, map_inputs, num_examples
 from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
@@ -161,10 +161,7 @@ class Linearised(WeightPosterior):
         held = {name: m for name, m in mean.items() if name not in free}
         size = sum(m.numel() for m in free.values()) * self._width(inputs)
         count = max(1, _FLOATS // size)
-        parts = [
-            self._block(map_inputs(inputs, lambda t, a=start: t[a : a + count]), free, held)  # type: ignore[misc]
-            for start in range(0, num_examples(inputs), count)
-        ]
+        parts = [self._block(part, free, held) for part in blocks(inputs, count)]
         return torch.cat([mean for mean, _ in parts]), torch.cat([covariance for _, covariance in parts])
 
     def _last_layer(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -180,8 +177,7 @@ class Linearised(WeightPosterior):
         return mean, torch.cat(found)
 
     def _width(self, inputs: Inputs) -> int:
-        args, kwargs = arguments(map_inputs(inputs, lambda t: t[:1]))
-        return self.module(*args, **kwargs).numel()
+        return call(self.module, map_inputs(inputs, lambda t: t[:1])).numel()
 
     def _block(self, inputs: Inputs, free: Params, held: Params) -> tuple[Tensor, Tensor]:
         def one(params: Params, own: Any) -> tuple[Tensor, Tensor]:

@@ -243,10 +243,7 @@ FUNCTIONS: dict[Any, Rule] = {
 """Rules of functions of torch."""
 
 METHODS: dict[str, Rule] = {
-    **{
-        name: _both(getattr(Tensor, name)) for name in ("view", "reshape", "flatten", "unsqueeze", "squeeze", "permute")
-    },
-    **{name: _both(getattr(Tensor, name)) for name in ("transpose", "contiguous", "expand")},
+    **{name: _both(getattr(Tensor, name)) for name in _MOVES},
     "relu": lambda x: _leaky_relu(x),
     "tanh": _elementwise(torch.tanh),
     "sigmoid": _elementwise(torch.sigmoid),

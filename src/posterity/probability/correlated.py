@@ -18,8 +18,9 @@ from torch import Tensor
 
 from posterity.flat import Layout
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
+from posterity.probability.hyper import like
 from posterity.probability.kl import register_kl
-from posterity.probability.priors import Normal, Prior, check_proper, check_temperature, like
+from posterity.probability.priors import Normal, Prior, check_proper, check_temperature
 from posterity.types import Params
 
 __all__ = ["Correlated"]
@@ -127,25 +128,23 @@ def _with_default(known: Params, default: Any) -> dict[str, Any]:
 @register_kl(FullNormal, Correlated)
 def _full(q: FullNormal, p: Correlated) -> Tensor:
     trace = (q.scale_tril * (p.precision @ q.scale_tril)).sum()
-    return _kl(q.mean, trace, 2 * q.scale_tril.diagonal().log().sum(), p)
+    return _kl(q, trace, p)
 
 
 @register_kl(DiagonalNormal, Correlated)
 def _diagonal(q: DiagonalNormal, p: Correlated) -> Tensor:
-    return _kl(q.mean, (p.precision.diagonal() * q.variance()).sum(), 2 * q.std.log().sum(), p)
+    return _kl(q, (p.precision.diagonal() * q.variance()).sum(), p)
 
 
 @register_kl(LowRankNormal, Correlated)
 def _low_rank(q: LowRankNormal, p: Correlated) -> Tensor:
     directions = q.deviations * q.scale
     trace = (p.precision.diagonal() * q.std.square()).sum() + (directions * (directions @ p.precision)).sum()
-    scaled = directions / q.std
-    inner = torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device) + scaled @ scaled.T
-    return _kl(q.mean, trace, 2 * q.std.log().sum() + torch.linalg.slogdet(inner).logabsdet, p)
+    return _kl(q, trace, p)
 
 
-def _kl(mean: Tensor, trace: Tensor, log_det: Tensor, p: Correlated) -> Tensor:
+def _kl(q: DiagonalNormal | FullNormal | LowRankNormal, trace: Tensor, p: Correlated) -> Tensor:
     """½ [tr(Λ Σ) + (μ − m)ᵀ Λ (μ − m) − d − log det Λ − log det Σ]."""
-    offset = mean - p.mean
-    prior_log_det = 2 * p.scale_tril.diagonal().log().sum()
-    return 0.5 * (trace + offset @ p.precision @ offset - len(mean) + prior_log_det - log_det)
+    offset = q.mean - p.mean
+    prior_log_det = FullNormal(p.mean, p.scale_tril).log_det()
+    return 0.5 * (trace + offset @ p.precision @ offset - len(q.mean) + prior_log_det - q.log_det())

@@ -17,14 +17,25 @@ import torch
 from torch import Tensor
 
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
-from posterity.probability.priors import Laplace, LogUniform, Normal, Prior, ScaleMixture, StudentT, _log
+from posterity.probability.hyper import log
+from posterity.probability.priors import Laplace, LogUniform, Normal, Prior, ScaleMixture, StudentT
 from posterity.types import PosterityError
 
 __all__ = ["kl_divergence", "monte_carlo_kl", "register_kl"]
 
 ClosedForm = Callable[[Any, Any], Tensor]
 _CLOSED_FORMS: dict[tuple[type, type], ClosedForm] = {}
-_MONTE_CARLO: set[tuple[type, type]] = set()
+_MONTE_CARLO = (
+    (DiagonalNormal, ScaleMixture),
+    (DiagonalNormal, StudentT),
+    (FullNormal, ScaleMixture),
+    (LowRankNormal, ScaleMixture),
+    (FullNormal, Laplace),
+    (LowRankNormal, Laplace),
+)
+
+LOG_UNIFORM_FIT = 0.63576, 1.87320, 1.48695
+"""k₁, k₂, k₃ of Molchanov et al.'s fit to the KL against a log-uniform prior."""
 
 
 def register_kl(family: type, prior: type) -> Callable[[ClosedForm], ClosedForm]:
@@ -71,20 +82,11 @@ def _diagonal_normal(q: DiagonalNormal, p: Normal) -> Tensor:
 
 
 @register_kl(FullNormal, Normal)
-def _full_normal(q: FullNormal, p: Normal) -> Tensor:
-    return _gaussian(q.variance(), q.mean, q.log_det(), p)
-
-
 @register_kl(LowRankNormal, Normal)
-def _low_rank_normal(q: LowRankNormal, p: Normal) -> Tensor:
-    return _gaussian(q.variance(), q.mean, q.log_det(), p)
-
-
-def _gaussian(variance: Tensor, mean: Tensor, log_det: Tensor, p: Normal) -> Tensor:
-    """KL of any Gaussian with these marginals and determinant against independent Normals."""
-    log_prior_det = 2 * (torch.zeros_like(mean) + p.std).log().sum()  # one std for all counts for each
-    spread = ((variance + (mean - p.mean).square()) / p.std**2).sum()  # type: ignore[operator]
-    return 0.5 * (spread - len(mean) + log_prior_det - log_det)
+def _correlated_normal(q: FullNormal | LowRankNormal, p: Normal) -> Tensor:
+    log_prior_det = 2 * (torch.zeros_like(q.mean) + p.std).log().sum()  # one std for all counts for each
+    spread = ((q.variance() + (q.mean - p.mean).square()) / p.std**2).sum()  # type: ignore[operator]
+    return 0.5 * (spread - len(q.mean) + log_prior_det - q.log_det())
 
 
 @register_kl(DiagonalNormal, Laplace)
@@ -92,18 +94,13 @@ def _diagonal_laplace(q: DiagonalNormal, p: Laplace) -> Tensor:
     z = q.mean / q.std
     expected_abs = q.std * math.sqrt(2 / math.pi) * torch.exp(-0.5 * z.square()) + q.mean * torch.erf(z / math.sqrt(2))
     entropy = q.std.log() + 0.5 * math.log(2 * math.pi * math.e)
-    return (expected_abs / p.scale + _log(p.scale) + math.log(2.0) - entropy).sum()
+    return (expected_abs / p.scale + log(p.scale) + math.log(2.0) - entropy).sum()
 
 
 @register_kl(DiagonalNormal, LogUniform)
 def _diagonal_log_uniform(q: DiagonalNormal, p: LogUniform) -> Tensor:
     """Molchanov et al.'s fit in log α = log std²/mean²; within 0.01 nat, zero as α → ∞."""
     log_alpha = 2 * (q.std.log() - q.mean.abs().clamp_min(1e-12).log())
-    bump = 0.63576 * torch.sigmoid(-(1.87320 + 1.48695 * log_alpha))
+    k1, k2, k3 = LOG_UNIFORM_FIT
+    bump = k1 * torch.sigmoid(-(k2 + k3 * log_alpha))
     return (0.5 * torch.nn.functional.softplus(-log_alpha) + bump).sum()
-
-
-_MONTE_CARLO.update({(DiagonalNormal, ScaleMixture), (DiagonalNormal, StudentT)})
-_MONTE_CARLO.update(
-    {(FullNormal, ScaleMixture), (LowRankNormal, ScaleMixture), (FullNormal, Laplace), (LowRankNormal, Laplace)}
-)

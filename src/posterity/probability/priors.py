@@ -14,9 +14,8 @@ numbers or tensors, so one prior can give every layer its own scale. ``std`` is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, Protocol, Self
 
@@ -25,47 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.flat import Layout
+from posterity.probability.hyper import Hyper, beside, described, fitting, hyper_at, hyper_flat, like, log
 from posterity.types import Params, PosterityError, check_positive
 
 __all__ = ["EmpiricalNormal", "Laplace", "LogUniform", "Normal", "Prior", "ScaleMixture", "StudentT", "from_posterior"]
-
-Hyper = Any
-"""A hyper-parameter: a number or tensor for all weights, or a mapping from parameter names to those."""
-
-
-def hyper_at(value: Hyper, name: str) -> float | Tensor:
-    """The hyper-parameter of one parameter: by its exact name, else by the first pattern that fits."""
-    if not isinstance(value, Mapping):
-        return value
-    if name in value:
-        return value[name]
-    for pattern, number in value.items():
-        if fnmatchcase(name, pattern):
-            return number
-    known = ", ".join(map(repr, [*value][:3])) + (", …" if len(value) > 3 else "")
-    raise PosterityError(f"what is given for {known} says nothing about parameter {name!r}")
-
-
-def _flat(value: Hyper, layout: Layout) -> float | Tensor:
-    """The hyper-parameter of every weight of a flat vector; a number stays a number."""
-    if not isinstance(value, Mapping):
-        return value
-    parts = [
-        _fitting(hyper_at(value, name), name, shape).reshape(-1)
-        for name, shape in zip(layout.names, layout.shapes, strict=True)
-    ]
-    return torch.cat([part.to(parts[0]) for part in parts])
-
-
-def _fitting(value: float | Tensor, name: str, shape: Sequence[int]) -> Tensor:
-    """The hyper-parameter of every weight of one parameter; one that has another shape is that of another network."""
-    own = torch.as_tensor(value)
-    own = own if own.is_floating_point() else own.float()  # in a vector of integers what is given as 0.5 would be 0
-    try:
-        return own.expand(tuple(shape))
-    except RuntimeError:
-        message = f"the prior of parameter {name!r} has shape {tuple(own.shape)}, but the network's is {tuple(shape)}"
-        raise PosterityError(message) from None
 
 
 @dataclass(frozen=True)
@@ -76,12 +38,12 @@ class Prior:
         """The prior of one parameter; given its shape, a prior that does not fit it is refused."""
         own = {f.name: hyper_at(getattr(self, f.name), name) for f in fields(self)}
         if shape is not None:
-            own = {key: _fitting(v, name, shape) if isinstance(v, Tensor) else v for key, v in own.items()}
+            own = {key: fitting(v, name, shape) if isinstance(v, Tensor) else v for key, v in own.items()}
         return _changed(self, **own)
 
     def flat(self, layout: Layout) -> Self:
         """The prior of a flat vector of weights."""
-        return _changed(self, **{f.name: _flat(getattr(self, f.name), layout) for f in fields(self)})
+        return _changed(self, **{f.name: hyper_flat(getattr(self, f.name), layout) for f in fields(self)})
 
     def fitted(self, moments: Callable[[], tuple[Tensor, Tensor]], layout: Layout) -> Prior:
         """The prior as it stands against a q with these (mean, std) over a flat vector: itself, unless it learns."""
@@ -96,7 +58,7 @@ class Prior:
         return torch.stack([self.at(name, w.shape).log_density(w).sum() for name, w in params.items()]).sum()
 
     def __repr__(self) -> str:
-        shown = (f"{f.name}={_shown(getattr(self, f.name))}" for f in fields(self))
+        shown = (f"{f.name}={described(getattr(self, f.name))}" for f in fields(self))
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -112,8 +74,8 @@ class Normal(Prior):
 
     def log_density(self, weights: Tensor) -> Tensor:
         """−(w − mean)²/(2 std²) − log std − ½ log 2π."""
-        mean, std = _here(self.mean, weights), _here(self.std, weights)
-        return -0.5 * ((weights - mean) / std).square() - _log(std) - 0.5 * math.log(2 * math.pi)
+        mean, std = beside(self.mean, weights), beside(self.std, weights)
+        return -0.5 * ((weights - mean) / std).square() - log(std) - 0.5 * math.log(2 * math.pi)
 
     @cached_property
     def precision(self) -> Hyper:
@@ -123,7 +85,7 @@ class Normal(Prior):
     @cached_property
     def log_scale(self) -> Hyper:
         """Σ log std where it differs by weight, else log std; of a prior that was fitted to a tensor."""
-        return self.std.log().sum() if isinstance(self.std, Tensor) and self.std.ndim else _log(self.std)
+        return self.std.log().sum() if isinstance(self.std, Tensor) and self.std.ndim else log(self.std)
 
     def independent(self) -> Normal:
         """Itself: its weights are independent."""
@@ -200,7 +162,7 @@ class Laplace(Prior):
 
     def log_density(self, weights: Tensor) -> Tensor:
         """−|w|/scale − log(2 scale)."""
-        return -weights.abs() / self.scale - _log(self.scale) - math.log(2.0)
+        return -weights.abs() / self.scale - log(self.scale) - math.log(2.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -218,12 +180,12 @@ class ScaleMixture(Prior):
 
     def log_density(self, weights: Tensor) -> Tensor:
         """log of the two-component density: that of the wide one, and softplus of the log odds of the narrow one."""
-        wide, narrow = _here(self.wide, weights), _here(self.narrow, weights)
+        wide, narrow = beside(self.wide, weights), beside(self.narrow, weights)
         square = weights.square()  # few passes over the weights: on a CPU each costs as much as an exponential
         odds = square * (0.5 * (wide**-2 - narrow**-2)) + (
-            math.log1p(-self.weight) - math.log(self.weight) + _log(wide) - _log(narrow)
+            math.log1p(-self.weight) - math.log(self.weight) + log(wide) - log(narrow)
         )
-        at_zero = math.log(self.weight) - _log(wide) - 0.5 * math.log(2 * math.pi)
+        at_zero = math.log(self.weight) - log(wide) - 0.5 * math.log(2 * math.pi)
         return F.softplus(odds) - square * (0.5 * wide**-2) + at_zero
 
 
@@ -241,7 +203,7 @@ class StudentT(Prior):
         """Log density of Student's t."""
         nu = self.degrees
         constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(nu * math.pi)
-        return constant - _log(self.scale) - (nu + 1) / 2 * torch.log1p((weights / self.scale).square() / nu)
+        return constant - log(self.scale) - (nu + 1) / 2 * torch.log1p((weights / self.scale).square() / nu)
 
 
 @dataclass(frozen=True, repr=False)
@@ -315,26 +277,3 @@ def _changed(prior: Any, **values: Hyper) -> Any:
     for name, value in {**{f.name: getattr(prior, f.name) for f in fields(prior)}, **values}.items():
         object.__setattr__(changed, name, value)
     return changed
-
-
-def like(value: Hyper, weights: Tensor) -> Tensor:
-    """A number or tensor in the type and on the device of ``weights``; a number in its full precision."""
-    return torch.as_tensor(value, dtype=weights.dtype, device=weights.device)
-
-
-def _here(value: Hyper, weights: Tensor) -> Any:
-    """A tensor beside the weights; a number as it is."""
-    return value.to(weights) if isinstance(value, Tensor) else value
-
-
-def _shown(value: Hyper) -> str:
-    """A hyper-parameter in a few words; tensors by their size and mean, which also tells two of them apart."""
-    parts = value.values() if isinstance(value, Mapping) else (value,)
-    if not any(isinstance(part, Tensor) for part in parts):
-        return repr(value)
-    flat = torch.cat([torch.as_tensor(part).detach().double().cpu().reshape(-1) for part in parts])
-    return f"<{len(flat)} numbers, mean {float(flat.mean()):.9g}>"
-
-
-def _log(value: Any) -> Any:
-    return value.log() if isinstance(value, Tensor) else math.log(value)

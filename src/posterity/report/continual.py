@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from posterity.continual.result import average
 from posterity.files import write_bytes
 from posterity.report import style
 from posterity.report.page import document
+from posterity.report.verdict import listed
 
 __all__ = ["COLUMNS", "accuracy_matrix", "cells", "over_tasks", "write_page"]
 
@@ -135,7 +136,7 @@ def _verdict(results: Results) -> str:
     best, least = shown[max(means, key=means.__getitem__)], shown[min(means, key=means.__getitem__)]
     right = f"after the last task: {best} of a task's test examples are right on average"
     if len(means) > 1 and best == least:
-        return f"{_listed(shown)} know equally much {right}."
+        return f"{listed(shown)} know equally much {right}."
     text = f"{_knowing(shown, best)} most {right}"
     return f"{text}." if len(means) == 1 else f"{text}; {_knowing(shown, least)} least, {least}."
 
@@ -143,12 +144,7 @@ def _verdict(results: Results) -> str:
 def _knowing(shown: Mapping[str, str], value: str) -> str:
     """Those whose figure it is: what reads the same is not told apart."""
     names = [name for name, text in shown.items() if text == value]
-    return f"{_listed(names)} {'knows' if len(names) == 1 else 'know'}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
+    return f"{listed(names)} {'knows' if len(names) == 1 else 'know'}"
 
 
 def _table(results: Results) -> str:

@@ -10,7 +10,6 @@ they are tied. Figures without resamples (times, sizes) are not contested.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from posterity.evaluation.metrics import metric
-from posterity.types import PosterityError
+from posterity.types import PosterityError, hint
 
 __all__ = ["Cell", "Standing", "columns", "contested", "done", "rank_by", "standings"]
 
@@ -79,9 +78,7 @@ def columns(results: Mapping[str, Any]) -> list[str]:
 def done(results: Mapping[str, Any], method: str | None = None) -> list[Mapping[str, Any]]:
     """The finished runs, of one method or of all."""
     if method is not None and method not in results["methods"]:
-        near = difflib.get_close_matches(method, results["methods"], n=1)
-        hint = f"did you mean {near[0]!r}" if near else f"there are {', '.join(results['methods'])}"
-        raise PosterityError(f"the results have no method {method!r}: {hint}")
+        raise PosterityError(f"the results have no method {method!r}: {hint(method, results['methods'])}")
     return [run for run in results["runs"] if run["status"] == "done" and method in (None, run["method"])]
 
 

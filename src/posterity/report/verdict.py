@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from posterity.evaluation.metrics import metric
 from posterity.report.standing import Standing, rank_by, standings
 
-__all__ = ["label", "verdict"]
+__all__ = ["label", "listed", "verdict"]
 
 _NAMES = {
     "map": "MAP",
@@ -68,7 +68,7 @@ def _first(lines: Sequence[Standing], key: str, finished: int) -> str:
     cheapest = min(tied, key=_cost)
     cheaper = f", {label(cheapest.name)} for less training time" if _cost(cheapest) < 0.95 * _cost(best) else ""
     cheaper = cheaper if len(tied) > 1 else cheaper.replace(f" {label(cheapest.name)}", "")
-    return f"{start}; {_listed(tied)} {verb} statistically tied with it{cheaper}."
+    return f"{start}; {listed(label(line.name) for line in tied)} {verb} statistically tied with it{cheaper}."
 
 
 def _paid(line: Standing) -> str:
@@ -115,9 +115,10 @@ def _matter(name: str) -> str:
     }.get(name, metric(name).label)
 
 
-def _listed(lines: Sequence[Standing]) -> str:
-    names = [label(line.name) for line in lines]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def listed(names: Iterable[str]) -> str:
+    """Names as a sentence lists them: a, b and c."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _cost(line: Standing) -> float:

@@ -56,11 +56,6 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
-    def wait(self) -> None:
-        """Until all ranks are here."""
-        if self.world > 1:
-            dist.barrier()
-
 
 @contextmanager
 def session(device: torch.device) -> Iterator[Ranks]:

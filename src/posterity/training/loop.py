@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, check_finite, map_inputs, num_examples
+from posterity.calling import call, check_finite, map_batch, map_inputs, num_examples
 from posterity.methods.base import Method
 from posterity.optim.schedules import Pace, schedule
 from posterity.probability.likelihoods import Likelihood
@@ -190,15 +190,8 @@ def _split(batch: Batch, pieces: int) -> list[Batch]:
     if pieces == 1:
         return [batch]
     size = -(-num_examples(batch.inputs) // pieces)
-    rows = [slice(start, start + size) for start in range(0, len(batch.targets), size)]
-    return [
-        Batch(
-            map_inputs(batch.inputs, lambda t, r=r: t[r]),  # type: ignore[misc]
-            batch.targets[r],
-            None if batch.weights is None else batch.weights[r],
-        )
-        for r in rows
-    ]
+    starts = range(0, len(batch.targets), size)
+    return [map_batch(batch, lambda t, a=start: t[a : a + size]) for start in starts]  # type: ignore[misc]
 
 
 def _skip(batches: Iterator[tuple[Batch, int]], count: int) -> None:

@@ -1,0 +1,71 @@
+"""Examples that are kept: which, how many, and what they are good for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from posterity import continual
+from posterity.continual import Carry, FineTuning, Joint, Memory, Permuted, Replay, Task
+from posterity.continual.memory import k_centres
+from tests.continual.streams import FAST, blobs, network, tasks
+
+
+def test_k_centres_take_no_example_twice():
+    points = torch.tensor([[0.0], [0.0], [0.0], [0.0], [5.0]])
+    for seed in range(5):
+        chosen = k_centres(points, 4, torch.Generator().manual_seed(seed)).tolist()
+        assert len(set(chosen)) == 4 and 4 in chosen
+
+
+def test_k_centres_of_tokens_and_tasks_of_numpy_arrays():
+    x, y = torch.tensor([[0, 1], [0, 2], [0, 9]]), torch.tensor([0, 1, 0])
+    assert sorted(k_centres(x, 2, torch.Generator().manual_seed(0)).tolist())[-1] == 2
+    task = Task("arrays", (x.double().numpy(), y.numpy()), (x.double().numpy(), y.numpy()))
+    learned = continual.learn(nn.Linear(2, 2).double(), FineTuning(), [task], epochs=1, training=FAST)
+    assert learned.rows[0]["accuracy"][0] is not None
+
+
+def test_k_centres_take_the_farthest_in_turn():
+    points = torch.tensor([0.0, 1.0, 10.0, 4.0, 10.5])[:, None]
+    generator = torch.Generator()
+    for seed in range(20):
+        first, *rest = k_centres(points, 3, generator.manual_seed(seed)).tolist()
+        distance = (points - points[first]).abs().flatten()
+        assert rest[0] == int(distance.argmax())
+        assert rest[1] == int(torch.minimum(distance, (points - points[rest[0]]).abs().flatten()).argmax())
+
+
+def test_a_memory_is_cut_from_a_task_without_loss():
+    x, y = blobs((0, 1))
+    for choose in ("random", "k-centre"):
+        (kept, _), (others, _) = Memory(7, choose).cut((x, y), seed=3)
+        assert len(kept) == 7 and len(others) == len(x) - 7
+        together = torch.cat([kept, others])
+        assert torch.equal(together[together[:, 0].argsort()], x[x[:, 0].argsort()])
+
+
+def test_rehearsed_examples_have_their_share():
+    train, old = blobs((0, 1), n=120), blobs((2, 3), n=10)
+    _, targets = Replay(rehearse=0.25).lessons(train, [old])
+    assert float((targets >= 2).double().mean()) == 0.25
+    assert len(Joint().lessons(train, [old])[1]) == 130
+    assert Carry(memory=Memory(5)).lessons(train, [old])[1] is train[1]
+
+
+def test_permuted_tasks_are_orders_of_the_same_pixels():
+    x, y = torch.arange(24.0).view(2, 3, 2, 2), torch.tensor([0, 1])
+    stream = Permuted((x, y), (x, y), tasks=3, seed=1)
+    assert torch.equal(stream[0].train[0], x) and not torch.equal(stream[1].train[0], x)
+    assert torch.equal(stream[1].train[0].flatten(1).sort().values, x.flatten(1))
+    assert torch.equal(stream[2].train[0], stream[2].test[0]) and len(stream[:2]) == 2
+
+
+def test_memory_of_everything_forgets_nothing():
+    """On one head fine-tuning forgets the first classes altogether, all data at once does not."""
+    training = replace(FAST, lr=0.02)
+    forgot = continual.learn(network(), FineTuning(), tasks(heads=False), epochs=20, training=training)
+    joint = continual.learn(network(), Joint(), tasks(heads=False), epochs=20, training=training)
+    assert joint.matrix()[-1][0] > 0.9 > forgot.matrix()[-1][0] + 0.2

@@ -1,0 +1,56 @@
+"""Per-example gradients by vmap, in float64, to hold squared gradients against."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from posterity.curvature import gradient_moments
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    """The same numbers on every device, on the one of the context."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    drawn = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+    return drawn.to(torch.get_default_device())
+
+
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """A mean over examples, with a different curvature for each output."""
+    weights = torch.linspace(0.5, 2, outputs[0].numel(), dtype=outputs.dtype, device=outputs.device).view_as(outputs[0])
+    return ((outputs - targets) ** 2 * weights).flatten(1).sum(1).mean()
+
+
+def by_vmap(module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[dict, dict]:
+    params = {name: p.detach() for name, p in module.named_parameters()}
+    buffers = dict(module.named_buffers())
+
+    def one(params, x, y):
+        return loss(functional_call(module, {**params, **buffers}, (x[None],)), y[None])
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")
+        each = vmap(grad(one), in_dims=(None, 0, 0))(params, inputs, targets)
+    return {k: g.mean(0) for k, g in each.items()}, {k: g.square().mean(0) for k, g in each.items()}
+
+
+def close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-10) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert value.abs().max() > 0, name
+        error = (found[name] - value).abs().max() / value.abs().max()
+        assert error < tolerance, (name, float(error))
+
+
+def check(module: nn.Module, inputs: Tensor, tolerance: float = 1e-10) -> None:
+    module = module.double()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Using padding='same'", UserWarning)  # torch's own word on even kernels
+        targets = randn(*module(inputs).shape, seed=9)
+        mean, square = gradient_moments(module, loss, (inputs, targets))
+        expected = by_vmap(module, inputs, targets)
+    close(mean, expected[0], tolerance)
+    close(square, expected[1], tolerance)

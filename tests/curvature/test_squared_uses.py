@@ -1,0 +1,155 @@
+"""Layers used twice, with other weights or with shared ones: added up before squaring, or refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.curvature.squares import by_vmap, check, close, loss, randn
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from posterity.curvature import capture, gradient_moments, squared_gradients
+from posterity.types import PosterityError, PosterityWarning
+
+
+def test_a_sum_where_a_mean_was_promised_is_refused():
+    module, batch = nn.Linear(5, 4).double(), (randn(6, 5), randn(6, 4))
+    with pytest.raises(PosterityError, match="mean over examples"):
+        squared_gradients(module, lambda f, y: (f - y).square().sum(), batch)
+
+
+class Twice(nn.Module):
+    """A layer called twice."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (40,)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_uses_of_a_linear_layer_add_up_before_squaring(lead, bias):
+    check(Twice(nn.Linear(5, 5, bias=bias)), randn(6, *lead, 5))
+
+
+def test_a_linear_layer_used_on_vectors_and_on_sequences():
+    class Both(Twice):
+        def forward(self, x):
+            return self.layer(x).mean(1) * self.layer(x.mean(1))
+
+    check(Both(nn.Linear(5, 4)), randn(6, 3, 5))
+
+
+def test_a_use_without_gradients_does_not_count():
+    class Looks(Twice):
+        def forward(self, x):
+            with torch.no_grad():
+                before = self.layer(x)
+            return self.layer(x + before)
+
+    module, inputs, targets = Looks(nn.Linear(5, 5)).double(), randn(6, 5), randn(6, 5, seed=9)
+    fixed = (inputs + module.layer(inputs)).detach()
+    close(squared_gradients(module, loss, (inputs, targets)), by_vmap_of_layer(module, fixed, targets))
+
+
+def by_vmap_of_layer(module: Twice, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    return {f"layer.{name}": square for name, square in by_vmap(module.layer, inputs, targets)[1].items()}
+
+
+def test_a_layer_used_with_different_weights_is_refused():
+    class Other(Twice):
+        def forward(self, x):
+            other = {name: 2 * p for name, p in self.layer.named_parameters()}
+            return self.layer(x) + functional_call(self.layer, other, (x,))
+
+    with pytest.raises(PosterityError, match="different weights"):
+        squared_gradients(Other(nn.Linear(5, 4)).double(), loss, (randn(6, 5), randn(6, 4)))
+
+
+class Tied(nn.Module):
+    """A table that words are looked up in and scored by, beside a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Module(), nn.Linear(7, 3)
+        self.body.words, self.body.scores = nn.Embedding(7, 5), nn.Linear(5, 7, bias=False)
+        self.body.scores.weight = self.body.words.weight
+        self.body.forward = lambda i: self.body.scores(torch.tanh(self.body.words(i).mean(1)))
+
+    def forward(self, indices):
+        return self.head(self.body(indices))
+
+
+def test_layers_that_share_a_parameter_are_run_again_together():
+    module = Tied().double()
+    indices = torch.tensor([[1, 1, 2], [0, 3, 6], [5, 5, 5], [4, 2, 1]])
+    targets = randn(4, 3, seed=9)
+    with pytest.warns(PosterityWarning, match=r"^body \(Module\) has no rule") as said:
+        mean, square = gradient_moments(module, loss, (indices, targets))
+    assert len(said) == 1
+    expected = by_vmap(module, indices, targets)
+    close(mean, expected[0])
+    close(square, expected[1])
+
+
+@pytest.mark.parametrize("layer", [nn.Conv1d(5, 5, 1), nn.LayerNorm(4)], ids=["convolution", "normalisation"])
+def test_other_layers_used_twice_are_refused(layer):
+    with pytest.raises(PosterityError, match="used twice"):
+        squared_gradients(Twice(layer).double(), loss, (randn(6, 5, 4), randn(6, 5, 4)))
+
+
+def test_a_batch_folded_into_other_dimensions_is_refused():
+    class Folded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(5, 5).double(), nn.Linear(5, 4).double()
+
+        def forward(self, x):
+            return self.second(self.first(x).flatten(0, 1)).unflatten(0, x.shape[:2])
+
+    with pytest.raises(PosterityError, match="leading dimension"):
+        squared_gradients(Folded(), loss, (randn(6, 3, 5), randn(6, 3, 4)))
+
+
+def test_a_parameter_used_outside_its_layer_is_refused():
+    class Borrowed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 4).double()
+
+        def forward(self, x):
+            return x @ self.layer.weight.T
+
+    with pytest.raises(PosterityError, match="outside its forward"):
+        squared_gradients(Borrowed(), loss, (randn(6, 5), randn(6, 4)))
+
+
+@pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")
+def test_layers_without_per_example_gradients_are_refused():
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(5, dtype=torch.float64))
+
+        def forward(self, x):
+            return (x - x.mean(0)) * self.scale
+
+    with pytest.raises(PosterityError, match="mixes examples"):
+        squared_gradients(Centred(), loss, (randn(6, 5), randn(6, 5)))
+
+    class Noisy(Centred):
+        def forward(self, x):
+            return F.dropout(x, 0.5) * self.scale
+
+    with pytest.raises(PosterityError, match="no per-example gradients"):
+        squared_gradients(Noisy(), loss, (randn(6, 5), randn(6, 5)))
+
+
+def test_float16_is_refused():
+    module = nn.Linear(5, 4).half()
+    with pytest.raises(PosterityError, match="float16"), capture(module):
+        module(torch.ones(6, 5).half()).mean().backward()

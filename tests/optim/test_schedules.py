@@ -1,0 +1,23 @@
+"""Learning-rate factors at the ends of a run."""
+
+import pytest
+
+from posterity.optim import schedules
+from posterity.types import Plan
+
+
+def test_schedules_hit_their_endpoints():
+    plan = Plan(100, 100, 10, 10, None)
+    at = lambda s, step: schedules.schedule(s).factor(step, plan)  # noqa: E731
+    assert at("constant", 57) == 1
+    assert at("linear", 0) == 1 and at("linear", 50) == pytest.approx(0.5)
+    assert at("cosine", 0) == 1 and at("cosine", 50) == pytest.approx(0.5) and at("cosine", 99) < 1e-3
+    assert at("one-cycle", 0) == pytest.approx(1 / 25) and at("one-cycle", 30) == 1 and at("one-cycle", 99) < 1e-2
+    assert (
+        at("multi-step", 49) == 1
+        and at("multi-step", 50) == pytest.approx(0.1)
+        and at("multi-step", 75) == pytest.approx(0.01)
+    )
+    cycle = schedules.CyclicalCosine(4)
+    assert [round(cycle.factor(s, plan), 3) for s in (0, 25, 50, 75)] == [1, 1, 1, 1]
+    assert all(cycle.factor(s, plan) < 0.01 for s in (24, 49, 74, 99))
