@@ -72,6 +72,41 @@ def test_flops_by_hand():
     assert flops(SparseLinear(layer), torch.zeros(2, 30).double()) == 2 * int((layer.weight != 0).sum())
 
 
+class _First(nn.Module):
+    """The outputs of a layer that returns its state or its attention, too."""
+
+    def __init__(self, layer: nn.Module, **options: bool) -> None:
+        super().__init__()
+        self.layer, self.options = layer, options
+
+    def forward(self, x):
+        tensors = (x, x, x) if isinstance(self.layer, nn.MultiheadAttention) else (x,)
+        return self.layer(*tensors, **self.options)[0]
+
+
+_ATTENTION = 2 * 5 * 8 * (3 * 8 + 8) + 2 * 2 * (2 * 5 * 5 * 4)  # 5 tokens of width 8, projections; two heads of 4
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "products"),
+    [
+        (nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=2), (4, 9, 9), 2 * 8 * 2 * 9 * 25),
+        (nn.Conv2d(4, 8, 3, dilation=2), (4, 9, 9), 2 * 8 * 4 * 9 * 25),
+        (_First(nn.LSTM(6, 10, batch_first=True)), (5, 6), 2 * 5 * 4 * 10 * (6 + 10)),
+        (_First(nn.GRU(6, 10, batch_first=True)), (5, 6), 2 * 5 * 3 * 10 * (6 + 10)),
+        (_First(nn.MultiheadAttention(8, 2, batch_first=True), need_weights=True), (5, 8), _ATTENTION),
+        (_First(nn.MultiheadAttention(8, 2, batch_first=True), need_weights=False), (5, 8), _ATTENTION),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (5, 8), _ATTENTION + 2 * 5 * 2 * 8 * 16),
+    ],
+)
+@pytest.mark.parametrize("trainable", [True, False])
+def test_flops_of_layers_that_torch_would_fuse(network, shape, products, trainable):
+    """In single precision and without gradients torch has one call for all of it, which a counter takes for nothing."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    assert flops(network.eval().requires_grad_(trainable), torch.zeros(3, *shape)) == products
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+
+
 def test_rows_repeat_and_cut():
     example = {"x": torch.tensor([1, 2, 3])}
     assert speed.rows(example, 5)["x"].tolist() == [1, 2, 3, 1, 2]

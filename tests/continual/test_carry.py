@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -51,6 +53,26 @@ def test_full_laplace_of_two_tasks_is_the_batch_posterior_in_any_order(order):
     torch.testing.assert_close(learned.posterior.mean()["weight"][0], mean, rtol=1e-9, atol=1e-9)
     carried = pst.priors.from_posterior(learned.posterior)
     torch.testing.assert_close(carried.precision, precision)
+
+
+@pytest.mark.parametrize("structure", ["full", "diagonal"])
+def test_ewc_counts_what_each_task_adds_by_its_strength(structure):
+    """Λₜ = Λₜ₋₁ + λ N Fₜ about the weights that minimise the loss of task t and the penalty of those before."""
+    strategy = continual.EWC(
+        method=pst.Laplace(prior=pst.priors.Normal(STD), structure=structure, linearised=False), strength=2.5
+    )
+    tasks = [Task(f"part {i}", part(i)) for i in range(3)]
+    careful = replace(DESCENT, lr=0.02, steps=600)  # the penalty is steeper than the loss
+    learned = continual.learn(linear(), strategy, tasks, likelihood=LIKELIHOOD, training=careful)
+    mean, penalty = torch.zeros(3, 1).double(), torch.eye(3).double() / STD**2
+    for x, y in (part(i) for i in range(3)):
+        fisher = x.T @ x / NOISE**2
+        mean = torch.linalg.solve(penalty + fisher, penalty @ mean + x.T @ y / NOISE**2)
+        before, added = penalty, fisher if structure == "full" else fisher.diag().diag()
+        penalty = before + 2.5 * added
+    torch.testing.assert_close(learned.posterior.mean()["weight"].T, mean, rtol=1e-6, atol=1e-6)
+    variance = torch.linalg.inv(before + added).diag()[None]
+    torch.testing.assert_close(learned.posterior.variance()["weight"], variance)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

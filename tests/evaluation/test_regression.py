@@ -48,12 +48,28 @@ def test_crps_of_samples_is_the_pair_formula_and_tends_to_the_closed_form():
     assert crps_samples(torch.tensor([2.0]), torch.tensor(5.0)).item() == 3  # a point: the absolute error
 
 
-@pytest.mark.parametrize(("means", "std"), [([0.0], 1.0), ([-1, 0.5, 2], 0.7), ([-3, 3, 4, 9], 0.5)])
+@pytest.mark.parametrize(
+    ("means", "std"), [([0.0], 1.0), ([-1, 0.5, 2], 0.7), ([-3, 3, 4, 9], 0.5), ([-1, 0.5, 2], 0.01)]
+)
 @pytest.mark.parametrize("y", [0.2, -4.0, 60.0])
 def test_crps_of_a_mixture_against_the_closed_form(means, std, y):
+    """Also where the noise is next to nothing beside the spread of the draws."""
     prediction = mixture([[m] for m in means], std)
     expected = exact_crps(means, std, y)
-    assert crps(prediction, torch.tensor([y])).item() == pytest.approx(expected, rel=2e-3)
+    y = torch.tensor([y], dtype=torch.float64)
+    assert crps(prediction, y).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_crps_of_draws_with_noise_of_their_own_against_the_integral():
+    f = torch.tensor([[[-1.0, 0.5]], [[0.8, -2.0]]], dtype=torch.float64)  # means and raw stds of two draws
+    mean, variance = HeteroscedasticGaussian().mean(f), HeteroscedasticGaussian().variance(f)
+    prediction = Regression(
+        2, None, 0.0, mean.mean(0), variance.mean(0), mean.var(0, correction=0), f, HeteroscedasticGaussian()
+    )
+    grid = torch.linspace(-15, 15, 200_001, dtype=torch.float64)
+    reached = torch.special.ndtr((grid - mean.view(2, 1)) / variance.view(2, 1).sqrt()).mean(0)
+    exact = torch.trapezoid((reached - (grid >= 0.3).double()).square(), grid).item()
+    assert crps(prediction, torch.tensor([[0.3]], dtype=torch.float64)).item() == pytest.approx(exact, abs=1e-4)
 
 
 def test_crps_and_nll_are_proper():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import nn
 
 from posterity.layers.convert import Scheme, convert
-from posterity.layers.flows import Flow, FlowFamily
+from posterity.layers.flows import Flow, FlowFamily, _by_unit
 from posterity.layers.noisy import LOCAL
 from posterity.layers.select import select
 from posterity.probability.priors import Normal
@@ -47,6 +48,41 @@ def test_log_q_is_the_density_of_the_draws():
         z, log_q = scales.draw(noise)
         mass = torch.trapezoid(log_q.exp(), z[:, 0])
     torch.testing.assert_close(mass, torch.ones((), dtype=DOUBLE), atol=1e-6, rtol=0)
+
+
+def test_log_r_is_a_density_of_the_scales_whatever_the_weights():
+    torch.manual_seed(0)
+    scales = converted(nn.Linear(1, 3, bias=False).to(DOUBLE), steps=1).blocks[0].scales[0]
+    grid = torch.linspace(-40, 40, 1001, dtype=DOUBLE)
+    with torch.no_grad():
+        for parameter in (scales.look, scales.aim, scales.spread):
+            parameter.fill_(0.7)
+        nn.init.normal_(scales.auxiliary.steps[0].gate.bias)
+        for weights in (torch.full((1, 3), 2.0, dtype=DOUBLE), torch.full((1, 3), -0.5, dtype=DOUBLE)):
+            log_r = torch.stack([scales.log_auxiliary(z.view(1, 1), weights) for z in grid])
+            mass = torch.trapezoid(log_r.exp(), grid)
+            torch.testing.assert_close(mass, torch.ones((), dtype=DOUBLE), atol=1e-6, rtol=0)
+
+
+def test_r_looks_at_the_weights_of_a_unit():
+    kernel, matrix = torch.randn(4, 2, 3, 3), torch.randn(3, 5)
+    torch.testing.assert_close(_by_unit(kernel, (4, 1, 1, 1)), kernel.flatten(1))
+    torch.testing.assert_close(_by_unit(matrix, (1, 5)), matrix.T)
+
+
+def test_given_its_scales_a_pass_has_the_noise_of_a_draw():
+    """With scales that hardly vary: outputs of many examples against outputs of many draws."""
+    torch.manual_seed(0)
+    net = converted(nn.Linear(2, 1, bias=False).to(DOUBLE))
+    block = net.blocks[0]
+    with torch.no_grad():
+        block.mean.fill_(0.8)
+        block.scales[0].log_std.fill_(-12.0)
+        x = torch.tensor([[1.0, -2.0]], dtype=DOUBLE)
+        rows = net(x.expand(20_000, 2))
+    std = 0.1 * math.sqrt(5)  # weights have a std of 0.1
+    assert rows.std().item() == pytest.approx(std, rel=5 / math.sqrt(40_000))
+    assert rows.mean().item() == pytest.approx((x @ block.center()).item(), abs=5 * std / math.sqrt(20_000))
 
 
 def test_moments_are_those_of_the_draws():

@@ -15,6 +15,8 @@ from posterity.layers.divergence import diagonal_kl
 from posterity.layers.noisy import LOCAL
 from posterity.layers.select import select
 from posterity.layers.sparse import GroupFamily, Phase, SparseFamily, SparseLocal, SparseSampled
+from posterity.probability.gaussians import DiagonalNormal
+from posterity.probability.kl import kl_divergence
 from posterity.probability.priors import EmpiricalNormal, LogUniform, Normal
 from posterity.types import PosterityError
 
@@ -45,6 +47,14 @@ def test_log_uniform_kl_is_the_integral_to_a_hundredth_of_a_nat():
     limit = -0.5 * (0.5772156649015329 + math.log(2))  # E log|N(0, 1)|: noise without any signal in it
     for log_alpha in grid:
         assert log_uniform_kl(log_alpha) == pytest.approx(integral(log_alpha) - limit, abs=0.01)
+
+
+def test_log_uniform_kl_is_the_published_fit():
+    mean, log_std = torch.tensor([1.0, -0.5, 2.0], dtype=DOUBLE), torch.tensor([-3.0, 0.2, 1.9], dtype=DOUBLE)
+    log_alpha = 2 * (log_std - mean.abs().log())
+    fit = 0.63576 * torch.sigmoid(1.87320 + 1.48695 * log_alpha) - 0.5 * torch.log1p(torch.exp(-log_alpha)) - 0.63576
+    torch.testing.assert_close(diagonal_kl(mean, log_std, LogUniform()), -fit.sum())
+    torch.testing.assert_close(kl_divergence(DiagonalNormal(mean, log_std.exp()), LogUniform()), -fit.sum())
 
 
 def test_log_uniform_kl_is_positive_and_falls_with_noise():
@@ -165,6 +175,8 @@ def test_group_moments_are_those_of_a_product_of_gaussians():
     block = net.blocks[0]
     with torch.no_grad():
         block.scale.copy_(1 + 0.3 * torch.randn_like(block.scale))
+        block.log_std.fill_(math.log(0.5))  # as wide as the means, so that the product of both variances counts, too
+        block.log_scale_std.fill_(math.log(0.6))
         draws = torch.stack([block.draw() for _ in range(6000)])
     error = (draws.var(0) / len(draws)).sqrt()
     assert ((draws.mean(0) - block.center()).abs() < 5 * error).all()
@@ -173,6 +185,8 @@ def test_group_moments_are_those_of_a_product_of_gaussians():
     assert ((draws.var(0) - block.std().square()).abs() < 5 * spread).all()
     # One scale a filter, one an input.
     assert block.groups.shapes == ((3, 1, 1), (1, 6))
+    turned = built(nn.ConvTranspose1d(2, 3, 4).to(DOUBLE), Normal(1.0), groups()).blocks[0]  # [inputs, filters, 4]
+    assert turned.groups.shapes == ((1, 3, 1),)
 
 
 def test_group_kl_is_that_of_scales_and_weights():

@@ -73,6 +73,14 @@ def test_tempering_runs_from_the_prior_to_the_base():
     torch.testing.assert_close(half.mean, torch.linalg.solve(precision, pull))
 
 
+def test_tempering_from_a_base_that_is_correlated_too():
+    base = Correlated(randn(7), 2 * factor(7), LAYOUT, Normal(0.5))
+    found = PRIOR.tempered(base, 3.0)
+    a, b = randn(7), randn(7)
+    known, start = (prior.log_density(a) - prior.log_density(b) for prior in (PRIOR, base))
+    torch.testing.assert_close(found.log_density(a) - found.log_density(b), start + (known - start) / 3)
+
+
 def test_tempering_of_independent_weights_is_the_same_rule():
     std, mean = {"a": torch.tensor([0.1, 0.5]).double()}, {"a": torch.tensor([1.0, -2.0]).double()}
     base, layout = Normal(2.0, 0.3), Layout(("a",), (torch.Size([2]),))

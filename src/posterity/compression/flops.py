@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from posterity import calling
@@ -29,10 +32,23 @@ def flops(network: nn.Module, inputs: Inputs) -> int:
     sparse = [m for m in network.modules() if isinstance(m, SparseLinear)]
     hooks = [layer.register_forward_hook(count_zeros) for layer in sparse]
     try:
-        # Not under no_grad: attention's fused inference path is a single call that the counter cannot see into.
-        with FlopCounterMode(display=False) as counter:
+        with _unfused(), FlopCounterMode(display=False) as counter:
             calling.call(network, one)
     finally:
         for hook in hooks:
             hook.remove()
     return counter.get_total_flops() - spared
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """Recurrent layers and attention as the products they are made of: the counter cannot see into one fused call."""
+    mha, mkldnn = torch.backends.mha, torch.backends.mkldnn
+    fast, (enabled, *_) = mha.get_fastpath_enabled(), mkldnn.set_flags(False)
+    mha.set_fastpath_enabled(False)
+    try:
+        with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        mha.set_fastpath_enabled(fast)
+        mkldnn.set_flags(enabled)  # by itself: flags() would write what only Intel's GPUs have, with a warning

@@ -4,7 +4,7 @@ R(t, k) is the accuracy on task k after task t; b(k) that of the network before 
 Chaudhry et al. 1801.10112). With T tasks, of which those without a test (None in the matrix) are left out of the means,
 
     average accuracy     mean over k ≤ t of R(t, k)
-    forgetting           mean over k < T of  max over t < T of R(t, k) − R(T, k)
+    forgetting           mean over k < T of  max over k ≤ t < T of R(t, k) − R(T, k)
     backward transfer    mean over k < T of  R(T, k) − R(k, k)
     forward transfer     mean over k > 1 of  R(k − 1, k) − b(k)
 """

@@ -92,17 +92,18 @@ class Correlated(Prior):
         mean = torch.where(unknown, like(base.mean, self.mean), self.mean[index])
         return Correlated(mean, self._scale(self.covariance[index][:, index], unknown, base), layout, self.base)
 
-    def tempered(self, base: Normal, temperature: float) -> Correlated:
+    def tempered(self, base: Normal | Correlated, temperature: float) -> Correlated:
         """base·(self/base)^(1/temperature): what this prior knows beyond ``base``, to a part."""
         check_temperature(temperature)
         flat = base.flat(self.layout)
-        start = like(flat.precision, self.mean).expand(len(self.mean))
-        center = start * flat.mean
-        precision = start.diag() + (self.precision - start.diag()) / temperature
+        start = _matrix(flat.precision, self.mean)
+        center = start @ like(flat.mean, self.mean).expand_as(self.mean)
+        precision = start + (self.precision - start) / temperature
         check_proper(torch.linalg.eigvalsh(precision), temperature)
         pull = center + (self.precision @ self.mean - center) / temperature
         covariance = torch.linalg.inv(precision)
-        return Correlated(covariance @ pull, torch.linalg.cholesky(covariance), self.layout, base)
+        others = base.base if isinstance(base, Correlated) else base
+        return Correlated(covariance @ pull, torch.linalg.cholesky(covariance), self.layout, others)
 
     def renewed(self, where: Params, base: Normal) -> Correlated:
         """The same, but with ``base``, and no correlation, for the marked weights."""
@@ -118,6 +119,12 @@ class Correlated(Prior):
         variance = like(base.std, covariance).expand(len(covariance)).square()
         mixed = covariance * kept[:, None] * kept + torch.where(marked, variance, 0.0).diag()
         return torch.linalg.cholesky(mixed)
+
+
+def _matrix(precision: Any, weights: Tensor) -> Tensor:
+    """A precision that is one number, one of each weight, or a matrix already, as a matrix."""
+    own = like(precision, weights)
+    return own if own.ndim == 2 else own.expand_as(weights).diag()
 
 
 def _with_default(known: Params, default: Any) -> dict[str, Any]:
