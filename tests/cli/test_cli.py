@@ -158,6 +158,40 @@ def test_tables_to_predict_are_read_as_those_to_fit(posterity, tmp_path):
     assert len(json.loads((tmp_path / "y.json").read_text())) == 2
 
 
+def test_columns_are_known_by_their_names(posterity, tmp_path):
+    rows = [f"{i % 2},{i % 7},{i},{'yes' if i % 2 else 'no'}" for i in range(120)]
+    (tmp_path / "d.csv").write_text("\n".join(["0,1,size,answer", *rows]))  # names that are numbers are names too
+    posterity("fit", "--data", "d.csv", "--out", "run", "--epochs", 30, "--set", "training.lr=0.01")
+
+    def labels(text):
+        (tmp_path / "x.csv").write_text(text)
+        code, _, err = posterity("predict", "run", "x.csv", "--out", "y.json")
+        return [row["label"] for row in json.loads((tmp_path / "y.json").read_text())] if code == 0 else err
+
+    assert labels("0,1,size\n0,1,50\n1,1,51\n") == ["no", "yes"]
+    assert labels("size,0,1\n50,0,1\n51,1,1\n") == ["no", "yes"]  # in another order
+    assert labels("1,answer,size,note,0\n1,no,50,a,0\n1,,51,b,1\n") == ["no", "yes"]  # among others
+    assert labels("0,1,size\n0,1,50\n") == ["no"]
+    assert labels("0,1,50\n1,1,51\n") == ["no", "yes"]  # without names, as they come
+    assert "x.csv has no column 'size': there are 0, 1, weight" in labels("0,1,weight\n0,1,50\n")
+    assert "x.csv has 2 columns called 'size'" in labels("0,1,size,size\n0,1,50,51\n")
+
+
+def test_a_file_whose_columns_have_moved_is_judged_and_learned_from_by_their_names(posterity, tmp_path):
+    rows = [(i % 2, i % 7, "yes" if i % 2 else "no") for i in range(120)]
+    (tmp_path / "d.csv").write_text("\n".join(["a,b,answer", *(f"{a},{b},{y}" for a, b, y in rows)]))
+    fit = ("fit", "--method", "vogn", "--epochs", 30, "--set", "training.lr=0.1", "--data")
+    assert posterity(*fit, "d.csv", "--out", "run")[0] == 0
+    moved = "\n".join(["b,a,answer", *(f"{b},{a},{y}" for a, b, y in rows)])
+    (tmp_path / "d.csv").write_text(moved)
+    assert posterity("evaluate", "run", "--out", "s.json")[0] == 0
+    assert json.loads((tmp_path / "s.json").read_text())["figures"]["accuracy"] == 1
+    (tmp_path / "d.csv").write_text(moved.replace("b,a", "b,c"))
+    for words in (("evaluate", "run"), (*fit, "d.csv", "--prior", "run", "--out", "two")):
+        code, _, err = posterity(*words)
+        assert code == 2 and err == "posterity: d has no column 'a', which the network needs: there are b, c\n"
+
+
 def test_pictures_are_read(posterity, tmp_path):
     from PIL import Image
 

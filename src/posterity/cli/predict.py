@@ -76,7 +76,7 @@ def _npz(path: Path, dataset: DataSet) -> np.ndarray:
 
 
 def _csv(path: Path, dataset: DataSet) -> np.ndarray:
-    return read_inputs(path)
+    return read_inputs(path, dataset.columns)
 
 
 def _png(path: Path, dataset: DataSet) -> np.ndarray:
