@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -111,6 +112,8 @@ def _split(value: Any, tensors: dict[str, Tensor], prefix: str) -> Any:
         return [_split(item, tensors, f"{prefix}/{i}") for i, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     raise PosterityError(f"cannot store {prefix} of type {type(value).__name__} in a file")
 
 

@@ -47,11 +47,29 @@ class Scaled(nn.Module):
         return self.scale * self.layer(x)
 
 
+class Table:
+    """Something like a DataFrame: an array to numpy, nothing that torch knows."""
+
+    columns = ("a", "b", "c")
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, name):
+        return X[:, self.columns.index(name)]
+
+
 def carried(width: int) -> pst.priors.Normal:
     """A prior that belongs to a network of this width."""
     net = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 2))
     ones = {name: torch.ones_like(p) for name, p in net.named_parameters()}
     return pst.priors.Normal(ones, ones)
+
+
+@pytest.mark.parametrize("name", ["meta", "xla"])
+def test_a_device_on_which_nothing_can_be_computed_is_refused(name):
+    with pytest.raises(pst.PosterityError, match=f"device='{name}' was asked for, but torch cannot compute there"):
+        pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET, device=name))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -421,6 +439,9 @@ def test_bad_settings_are_refused(changes, match):
         ({"method": "map"}, "method"),
         ({"data": []}, "no batches"),
         ({"data": [X]}, "a batch must be"),
+        ({"data": (X.tolist(), LABELS)}, "inputs must be tensors, got list"),
+        ({"data": (Table(), LABELS)}, "inputs must be a tensor or an array of numbers, got Table"),
+        ({"data": (X, np.array(["yes", "no"] * 30))}, "targets must be a tensor or an array of numbers, got ndarray"),
         ({"data": iter([(X, LABELS)])}, "read only once"),
         ({"data": (X, LABELS, torch.ones(len(X)))}, "weights come with the batches"),
         ({"data": [(X, LABELS, -torch.ones(len(X)))]}, "weights of examples must not be negative, got -1.0"),
@@ -454,6 +475,24 @@ def test_counts_and_seeds_may_be_numpys_integers(tmp_path):
     posterior = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=one, seed=one, members=2 * one, training=training)
     pst.save(posterior, tmp_path / "q")
     assert pst.load(tmp_path / "q", mlp()).seed == posterior.seed
+
+
+def test_other_numbers_may_be_numpys_too(tmp_path):
+    held = {"validation": np.float32(0.2), "patience": np.int64(3), "accumulate": np.uint16(2)}
+    training = pst.Training(batch_size=16, lr=np.float32(0.01), **held, **QUIET)
+    likelihood = pst.likelihoods.Categorical(temperature=np.float32(0.5))
+    method = pst.SWAG(rank=np.int64(2), start=np.float32(0.5), every=np.int64(1))
+    posterior = pst.fit(mlp(), method, (X, LABELS), likelihood=likelihood, epochs=8, training=training)
+    pst.save(posterior, tmp_path / "q")
+    again = pst.load(tmp_path / "q", mlp())
+    assert again.likelihood.temperature == 0.5
+    torch.testing.assert_close(again.predict(X, np.int64(4)).probs, posterior.predict(X, 4).probs)
+    data = (X.numpy(), LABELS.numpy())
+    counts = {"draws": np.int64(2), "resamples": np.int64(5), "bins": np.int64(4)}
+    few = pst.evaluate(again, data, ood={"far": 9 * data[0]}, **counts)
+    assert few.figures == pst.evaluate(again, data, ood={"far": 9 * X}, draws=2, resamples=5, bins=4).figures
+    with pytest.raises(pst.PosterityError, match=r"must lie in \(0, 1\), got 2.0"):
+        pst.Training(validation=np.float32(2))
 
 
 @pytest.mark.parametrize("form", [lambda pair: pair, lambda pair: DataLoader(TensorDataset(*pair), 16), lambda p: [p]])
