@@ -23,7 +23,7 @@ from torch import Tensor
 
 from posterity.types import PosterityError
 
-__all__ = ["read_state", "write_bytes", "write_state"]
+__all__ = ["make_folder", "read_state", "write_bytes", "write_state"]
 
 _TENSOR = "__tensor__"
 
@@ -77,6 +77,15 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a small file whole or not at all."""
     with _replacing(Path(path)) as part:
         part.write_bytes(content)
+
+
+def make_folder(path: str | Path) -> None:
+    """Make a folder, and see that it can be written to before hours go into what will be kept there."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise PosterityError(f"{path} cannot be written to: {error.strerror}") from error
 
 
 @contextmanager

@@ -52,7 +52,10 @@ def test_fit_evaluate_predict(posterity, tmp_path):
     assert code == 0 and "accuracy" in out.lower()
     assert 0 < json.loads((tmp_path / "scores.json").read_text())["figures"]["accuracy"] <= 1
     np.savez(tmp_path / "x.npz", x=np.zeros((3, 2), np.float32))
-    assert "confidence" in posterity("predict", "run", "x.npz")[1]
+    out = posterity("predict", "run", "x.npz")[1]
+    assert "confidence" in out and "are shown" not in out
+    np.savez(tmp_path / "many.npz", x=np.zeros((51, 2), np.float32))
+    assert "51 inputs, 32 draws; the first 50 are shown" in posterity("predict", "run", "many.npz")[1]
     (tmp_path / "x.csv").write_text("a,b\n0,0\n1,1\n")
     assert posterity("predict", "run", "x.csv", "--out", "y.json")[0] == 0
     assert len(json.loads((tmp_path / "y.json").read_text())) == 2
@@ -243,6 +246,8 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--model", "net.py"), "or give module:function of your own"),
         (("continual", "--out", "r", "--set", "run.epochs=3"), "--set run.epochs=3 has no effect here"),
         (("compare", "--out", "/dev/null"), "/dev/null is no folder"),
+        (("compare", "--out", "/dev/null/a"), "/dev/null/a cannot be written to: Not a directory"),
+        (("continual", "--out", "/dev/null"), "/dev/null cannot be written to: File exists"),
         (("evaluate", "absent"), "absent is not a run folder"),
         (("predict", "absent", "x.npz"), "absent is not a run folder"),
     ],
@@ -281,7 +286,12 @@ def test_interrupted_it_says_how_to_go_on_and_does(posterity, tmp_path, monkeypa
     code, _, err = posterity("fit", "--data", "digits", "--out", "run")  # --resume was forgotten
     assert code == 2 and "holds an interrupted run: go on with --resume" in err
     assert (tmp_path / "run" / "config.toml").read_bytes() == config
-    assert posterity(*command, "--resume")[0] == 0 and (tmp_path / "run" / "posterior.safetensors").is_file()
+    code, _, err = posterity("fit", "--resume", "--epochs", 9, "--out", "run")  # it cannot go on so
+    assert code == 2 and "belongs to another run: its steps" in err
+    assert (tmp_path / "run" / "config.toml").read_bytes() == config
+    assert posterity("fit", "--resume", "--out", "run")[0] == 0
+    assert (tmp_path / "run" / "posterior.safetensors").is_file()
+    assert (tmp_path / "run" / "config.toml").read_bytes() == config
 
 
 def test_a_finished_run_is_not_fitted_again(posterity, tmp_path):

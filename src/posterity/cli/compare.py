@@ -22,7 +22,9 @@ from posterity.types import PosterityError
 
 def compare(
     data: Annotated[str, typer.Option(help="See `posterity data`, or a .npz, .csv, module:function.")] = "digits",
-    model: Annotated[str, typer.Option(help="See `posterity models`, or module:function.")] = "",
+    model: Annotated[
+        str, typer.Option(help="See `posterity models`, or module:function; what suits the data if not given.")
+    ] = "",
     methods: Annotated[str, typer.Option(help="core, all, or names with commas: map,swag,ensemble.")] = "core",
     seeds: Annotated[int, typer.Option(help="Repetitions with other random numbers.")] = 3,
     epochs: Annotated[int, typer.Option(help="Passes over the data; 0 takes what suits its size.")] = 0,
