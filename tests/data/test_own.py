@@ -163,7 +163,7 @@ def test_other_bad_files_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(PosterityError, match="has no column 'z': there are a, b"):
         data.load(write(tmp_path / "a.csv", "a,b\n1,2\n3,4\n"), target="z")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(PosterityError, match="cannot be read as text"):
+    with pytest.raises(PosterityError, match="cannot be read as text, save it as UTF-8"):
         data.load(str(tmp_path / "binary.csv"))
     x = RNG.normal(size=(10, 3))
     for arrays, says in (

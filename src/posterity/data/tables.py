@@ -46,8 +46,10 @@ def read_cells(path: Path) -> list[list[str]]:
     """The fields of every row, a header included, all rows of one length."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PosterityError(f"{path} cannot be read as text: {error}") from error
+    except OSError as error:
+        raise PosterityError(f"{path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise PosterityError(f"{path} cannot be read as text, save it as UTF-8: {error}") from error
     lines = [line for line in text.splitlines() if line.strip()]
     delimiter = max(",;\t", key=lines[0].count) if lines else ","
     try:
