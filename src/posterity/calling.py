@@ -26,6 +26,7 @@ __all__ = [
     "aligned",
     "arguments",
     "as_batch",
+    "as_tensor",
     "call",
     "channels_last",
     "check_finite",
@@ -97,9 +98,20 @@ def as_batch(item: Any) -> Batch:
     raise PosterityError("a batch must be (inputs, targets), (inputs, targets, weights) or a dictionary with 'labels'")
 
 
+def as_tensor(values: Any, what: str) -> Tensor:
+    """A tensor as it is, and an array of numbers as one."""
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = f"{what} must be a tensor or an array of numbers, got {type(values).__name__}: {error}"
+        raise PosterityError(message) from error
+
+
 def num_examples(inputs: Inputs) -> int:
     """The length of the leading dimension, which all tensors of the inputs must share."""
     lengths = {len(tensor) for tensor in tensors_of(inputs)}
+    if not lengths:
+        raise PosterityError(f"inputs must be tensors, got {type(inputs).__name__}")
     if len(lengths) != 1:
         raise PosterityError(f"inputs must be tensors of one length, got lengths {sorted(lengths)}")
     return lengths.pop()
@@ -130,6 +142,11 @@ def find_device(name: torch.device | str) -> torch.device:
         raise PosterityError(f"device={name!r} names no device: use 'cpu', 'cuda' or 'cuda:1'") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise PosterityError(f"device={name!r} was asked for, but torch sees no GPU here")
+    try:
+        torch.zeros(1, device=device).item()
+    except RuntimeError as error:  # a second GPU, or one that this torch was not built for
+        reason = str(error).splitlines()[0]
+        raise PosterityError(f"device={name!r} was asked for, but torch cannot compute there: {reason}") from error
     return device
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from posterity.types import PosterityError
 
-__all__ = ["read_state", "write_bytes", "write_state"]
+__all__ = ["make_folder", "read_state", "write_bytes", "write_state"]
 
 _TENSOR = "__tensor__"
 
@@ -78,6 +79,15 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         part.write_bytes(content)
 
 
+def make_folder(path: str | Path) -> None:
+    """Make a folder, and see that it can be written to before hours go into what will be kept there."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise PosterityError(f"{path} cannot be written to: {error.strerror}") from error
+
+
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A temporary path in the same folder that takes the final name on success and vanishes on failure."""
@@ -111,6 +121,8 @@ def _split(value: Any, tensors: dict[str, Tensor], prefix: str) -> Any:
         return [_split(item, tensors, f"{prefix}/{i}") for i, item in enumerate(value)]
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     raise PosterityError(f"cannot store {prefix} of type {type(value).__name__} in a file")
 
 

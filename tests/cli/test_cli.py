@@ -52,7 +52,10 @@ def test_fit_evaluate_predict(posterity, tmp_path):
     assert code == 0 and "accuracy" in out.lower()
     assert 0 < json.loads((tmp_path / "scores.json").read_text())["figures"]["accuracy"] <= 1
     np.savez(tmp_path / "x.npz", x=np.zeros((3, 2), np.float32))
-    assert "confidence" in posterity("predict", "run", "x.npz")[1]
+    out = posterity("predict", "run", "x.npz")[1]
+    assert "confidence" in out and "are shown" not in out
+    np.savez(tmp_path / "many.npz", x=np.zeros((51, 2), np.float32))
+    assert "51 inputs, 32 draws; the first 50 are shown" in posterity("predict", "run", "many.npz")[1]
     (tmp_path / "x.csv").write_text("a,b\n0,0\n1,1\n")
     assert posterity("predict", "run", "x.csv", "--out", "y.json")[0] == 0
     assert len(json.loads((tmp_path / "y.json").read_text())) == 2
@@ -158,6 +161,40 @@ def test_tables_to_predict_are_read_as_those_to_fit(posterity, tmp_path):
     assert len(json.loads((tmp_path / "y.json").read_text())) == 2
 
 
+def test_columns_are_known_by_their_names(posterity, tmp_path):
+    rows = [f"{i % 2},{i % 7},{i},{'yes' if i % 2 else 'no'}" for i in range(120)]
+    (tmp_path / "d.csv").write_text("\n".join(["0,1,size,answer", *rows]))  # names that are numbers are names too
+    posterity("fit", "--data", "d.csv", "--out", "run", "--epochs", 30, "--set", "training.lr=0.01")
+
+    def labels(text):
+        (tmp_path / "x.csv").write_text(text)
+        code, _, err = posterity("predict", "run", "x.csv", "--out", "y.json")
+        return [row["label"] for row in json.loads((tmp_path / "y.json").read_text())] if code == 0 else err
+
+    assert labels("0,1,size\n0,1,50\n1,1,51\n") == ["no", "yes"]
+    assert labels("size,0,1\n50,0,1\n51,1,1\n") == ["no", "yes"]  # in another order
+    assert labels("1,answer,size,note,0\n1,no,50,a,0\n1,,51,b,1\n") == ["no", "yes"]  # among others
+    assert labels("0,1,size\n0,1,50\n") == ["no"]
+    assert labels("0,1,50\n1,1,51\n") == ["no", "yes"]  # without names, as they come
+    assert "x.csv has no column 'size': there are 0, 1, weight" in labels("0,1,weight\n0,1,50\n")
+    assert "x.csv has 2 columns called 'size'" in labels("0,1,size,size\n0,1,50,51\n")
+
+
+def test_a_file_whose_columns_have_moved_is_judged_and_learned_from_by_their_names(posterity, tmp_path):
+    rows = [(i % 2, i % 7, "yes" if i % 2 else "no") for i in range(120)]
+    (tmp_path / "d.csv").write_text("\n".join(["a,b,answer", *(f"{a},{b},{y}" for a, b, y in rows)]))
+    fit = ("fit", "--method", "vogn", "--epochs", 30, "--set", "training.lr=0.1", "--data")
+    assert posterity(*fit, "d.csv", "--out", "run")[0] == 0
+    moved = "\n".join(["b,a,answer", *(f"{b},{a},{y}" for a, b, y in rows)])
+    (tmp_path / "d.csv").write_text(moved)
+    assert posterity("evaluate", "run", "--out", "s.json")[0] == 0
+    assert json.loads((tmp_path / "s.json").read_text())["figures"]["accuracy"] == 1
+    (tmp_path / "d.csv").write_text(moved.replace("b,a", "b,c"))
+    for words in (("evaluate", "run"), (*fit, "d.csv", "--prior", "run", "--out", "two")):
+        code, _, err = posterity(*words)
+        assert code == 2 and err == "posterity: d has no column 'a', which the network needs: there are b, c\n"
+
+
 def test_pictures_are_read(posterity, tmp_path):
     from PIL import Image
 
@@ -209,6 +246,8 @@ def test_lists(posterity, command):
         (("fit", "--out", "r", "--model", "net.py"), "or give module:function of your own"),
         (("continual", "--out", "r", "--set", "run.epochs=3"), "--set run.epochs=3 has no effect here"),
         (("compare", "--out", "/dev/null"), "/dev/null is no folder"),
+        (("compare", "--out", "/dev/null/a"), "/dev/null/a cannot be written to: Not a directory"),
+        (("continual", "--out", "/dev/null"), "/dev/null cannot be written to: File exists"),
         (("evaluate", "absent"), "absent is not a run folder"),
         (("predict", "absent", "x.npz"), "absent is not a run folder"),
     ],
@@ -247,7 +286,12 @@ def test_interrupted_it_says_how_to_go_on_and_does(posterity, tmp_path, monkeypa
     code, _, err = posterity("fit", "--data", "digits", "--out", "run")  # --resume was forgotten
     assert code == 2 and "holds an interrupted run: go on with --resume" in err
     assert (tmp_path / "run" / "config.toml").read_bytes() == config
-    assert posterity(*command, "--resume")[0] == 0 and (tmp_path / "run" / "posterior.safetensors").is_file()
+    code, _, err = posterity("fit", "--resume", "--epochs", 9, "--out", "run")  # it cannot go on so
+    assert code == 2 and "belongs to another run: its steps" in err
+    assert (tmp_path / "run" / "config.toml").read_bytes() == config
+    assert posterity("fit", "--resume", "--out", "run")[0] == 0
+    assert (tmp_path / "run" / "posterior.safetensors").is_file()
+    assert (tmp_path / "run" / "config.toml").read_bytes() == config
 
 
 def test_a_finished_run_is_not_fitted_again(posterity, tmp_path):
@@ -266,9 +310,8 @@ def test_a_config_that_somebody_wrote_is_not_written_over(posterity, tmp_path):
     mine = "# settings that I thought about\n[run]\ndata = 'two-moons'\n"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.toml").write_text(mine)
-    for words in (("fit", "--config", "mine/config.toml", *FAST), ("compare", "--data", "two-moons")):
-        code, _, err = posterity(*words, "--out", "mine")
-        assert code == 2 and err.startswith("posterity: mine/config.toml is there already"), err
+    code, _, err = posterity("fit", "--config", "mine/config.toml", *FAST, "--out", "mine")
+    assert code == 2 and err.startswith("posterity: mine/config.toml is there already"), err
     assert (tmp_path / "mine" / "config.toml").read_text() == mine
     # What failed leaves nothing behind that would stand in the way of a second attempt.
     assert posterity("fit", "--data", "two-moons", "--out", "run", "--set", "run.likelihood=Poisson")[0] == 2

@@ -1,5 +1,3 @@
-import tomllib
-
 import pytest
 from typer.testing import CliRunner
 
@@ -18,10 +16,11 @@ def test_the_whole_command(tmp_path):
     assert done.exit_code == 0, done.output
     assert "map seed 0: rmse" in done.output and "Pick " in done.output and "ranked by NLL" in done.output
     assert (tmp_path / "report.html").stat().st_size < 3_000_000
-    assert {"report.html", "results.json", "config.toml", "figures", "runs"} <= {p.name for p in tmp_path.iterdir()}
-    config = tomllib.loads((tmp_path / "config.toml").read_text())["compare"]
+    assert {"report.html", "results.json", "figures", "runs"} == {p.name for p in tmp_path.iterdir()}
+    results = read_results(tmp_path)
+    assert len(results["runs"]) == 2
+    config = results["about"]["config"]
     assert config["model"] == "mlp" and config["epochs"] == 8 and config["methods"] == ["map", "swag"]
-    assert len(read_results(tmp_path)["runs"]) == 2
     again = invoke(*options, "--out", tmp_path)
     assert again.output.count("kept from before") == 2
 
@@ -33,6 +32,14 @@ def test_bad_names(tmp_path):
     )
     done = invoke("--budget", "cheap", "--out", tmp_path)
     assert "equal-epochs or equal-time" in str(done.exception)
+
+
+def test_results_of_another_kind_are_not_written_over(tmp_path):
+    (tmp_path / "results.json").write_text(theirs := '{"benchmark": "split-digits", "methods": {}}')
+    done = invoke("--data", "two-moons", "--methods", "map", "--seeds", 1, "--epochs", 1, "--out", tmp_path)
+    assert isinstance(done.exception, PosterityError) and "not a comparison's results.json" in str(done.exception)
+    assert {p.name for p in tmp_path.iterdir()} == {"results.json"}
+    assert (tmp_path / "results.json").read_text() == theirs
 
 
 def test_an_interrupt_is_one_sentence(tmp_path, monkeypatch):

@@ -80,7 +80,8 @@ def test_suffixes_in_capitals_and_classes_in_bytes(tmp_path: Path) -> None:
 
 def test_csv_with_header_and_named_target(tmp_path: Path) -> None:
     path = write(tmp_path / "own.csv", "price,rooms,area\n1.5,2,30\n2.5,3,40\n9.5,1,20\n4.0,2,35\n3,3,50\n")
-    x, y = read_csv(Path(path), "price")
+    names, x, y = read_csv(Path(path), "price")
+    assert names == ("rooms", "area")
     assert x.tolist() == [[2, 30], [3, 40], [1, 20], [2, 35], [3, 50]] and y.tolist() == [1.5, 2.5, 9.5, 4.0, 3.0]
     own = data.load(path, target="price")
     assert own.task == Task.REGRESSION and own.kind == Kind.TABULAR and own.test[1].shape == (1, 1)
@@ -137,6 +138,7 @@ def test_the_task_can_be_told(tmp_path: Path) -> None:
         ("a,b\n1,2\n,3\n", "column a: '' in data row 2 is no number"),
         ("red,1\n3,2\nblue,1\n", "'red' in data row 1|'blue' in data row 2"),
         ("1\n2\n3\n", "single column"),
+        ("a,a,b\n1,2,3\n4,5,6\n", "has 2 columns called 'a', expected one"),
         ("a,price\n1,2.5\n2,\n3,4.5\n", "target column: '' in data row 2 is no target"),
         ("a,price\n1,2.5\n2,NA\n3,4.5\n", "target column: 'NA' in data row 2 is no target"),
         ("a,kind\n1,red\n2,\n3,blue\n", "target column: '' in data row 2 is no target"),
@@ -161,7 +163,7 @@ def test_other_bad_files_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(PosterityError, match="has no column 'z': there are a, b"):
         data.load(write(tmp_path / "a.csv", "a,b\n1,2\n3,4\n"), target="z")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(PosterityError, match="cannot be read as text"):
+    with pytest.raises(PosterityError, match="cannot be read as text, save it as UTF-8"):
         data.load(str(tmp_path / "binary.csv"))
     x = RNG.normal(size=(10, 3))
     for arrays, says in (

@@ -80,6 +80,35 @@ def test_a_loader_is_shuffled_alike_and_what_follows_training_sees_all_of_it(tmp
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), alone, rtol=1e-8, atol=1e-9)
 
 
+def torchrun(*words, folder):
+    """Two processes by torchrun itself, in this folder."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *map(str, words)]
+    found = os.pathsep.join(path for path in sys.path if path)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": found}
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_a_script_may_fit_twice(tmp_path):
+    (tmp_path / "twice.py").write_text(
+        "import posterity as pst\n"
+        "from tests.contract.cases import data, network\n"
+        "training = pst.Training(batch_size=32, progress=False, device='cpu')\n"
+        "for _ in range(3):\n"
+        "    pst.fit(network(), pst.MAP(), data(), epochs=1, training=training)\n"
+    )
+    done = torchrun("twice.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_commands_other_than_fit_are_the_work_of_one_process(tmp_path):
+    short = ("--data", "two-moons", "--methods", "map", "--seeds", 1, "--epochs", 2, "--no-tune", "--no-shift")
+    done = torchrun("-m", "posterity", "compare", *short, "--out", "found", folder=tmp_path)
+    assert done.returncode == 0 and done.stdout.count("map seed 0: accuracy") == 1, done.stderr
+    assert (tmp_path / "found" / "report.html").is_file()
+    done = torchrun("-m", "posterity", "evaluate", "nowhere", folder=tmp_path)
+    assert done.stderr.count("posterity: nowhere is not a run folder") == 1
+
+
 @pytest.mark.slow
 def test_a_killed_rank_comes_back_and_nothing_is_lost(tmp_path):
     command = [

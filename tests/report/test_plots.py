@@ -126,6 +126,18 @@ def test_names_of_classes_are_no_formulas_and_stay_below_their_columns(digits):
     assert all(tick.get_ha() == "right" for tick in ax.get_xticklabels())
 
 
+def test_of_many_classes_some_are_named_and_all_are_shown(digits):
+    runs = []
+    for run in digits["runs"]:
+        details = run["scores"]["details"]
+        many = {key: values * 10 for key, values in details["classes"].items()}
+        runs.append({**run, "scores": {**run["scores"], "details": {**details, "classes": many}}})
+    made = plots.classes({**digits, "runs": runs, "classes": [f"class {i}" for i in range(100)]})
+    ax = made.axes[0]
+    assert [tick.get_text() for tick in ax.get_xticklabels()][:3] == ["class 0", "class 5", "class 10"]
+    assert ax.images[0].get_array().shape[1] == 100 and made.get_figwidth() < 12
+
+
 def test_many_methods_can_be_told_apart_and_leave_room_for_the_plot(digits):
     names = [f"method {i}" for i in range(26)]
     runs = [digits["runs"][0], *({**digits["runs"][1], "method": name} for name in names)]

@@ -116,6 +116,24 @@ def test_counts_and_seeds_may_be_numpys_integers(tmp_path):
     assert pst.load(tmp_path / "q", mlp()).seed == posterior.seed
 
 
+def test_other_numbers_may_be_numpys_too(tmp_path):
+    held = {"validation": np.float32(0.2), "patience": np.int64(3), "accumulate": np.uint16(2)}
+    training = pst.Training(batch_size=16, lr=np.float32(0.01), **held, **QUIET)
+    likelihood = pst.likelihoods.Categorical(temperature=np.float32(0.5))
+    method = pst.SWAG(rank=np.int64(2), start=np.float32(0.5), every=np.int64(1))
+    posterior = pst.fit(mlp(), method, (X, LABELS), likelihood=likelihood, epochs=8, training=training)
+    pst.save(posterior, tmp_path / "q")
+    again = pst.load(tmp_path / "q", mlp())
+    assert again.likelihood.temperature == 0.5
+    torch.testing.assert_close(again.predict(X, np.int64(4)).probs, posterior.predict(X, 4).probs)
+    data = (X.numpy(), LABELS.numpy())
+    counts = {"draws": np.int64(2), "resamples": np.int64(5), "bins": np.int64(4)}
+    few = pst.evaluate(again, data, ood={"far": 9 * data[0]}, **counts)
+    assert few.figures == pst.evaluate(again, data, ood={"far": 9 * X}, draws=2, resamples=5, bins=4).figures
+    with pytest.raises(pst.PosterityError, match=r"must lie in \(0, 1\), got 2.0"):
+        pst.Training(validation=np.float32(2))
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
 def test_classes_are_integers_of_any_size(dtype):
     network = mlp()

@@ -1,5 +1,6 @@
 """What a fit refuses, in one sentence, before it costs anything."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,11 +17,29 @@ class Endless(IterableDataset):
         return iter(zip(X, LABELS, strict=True))
 
 
+class Table:
+    """Something like a DataFrame: an array to numpy, nothing that torch knows."""
+
+    columns = ("a", "b", "c")
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, name):
+        return X[:, self.columns.index(name)]
+
+
 def carried(width: int) -> pst.priors.Normal:
     """A prior that belongs to a network of this width."""
     net = nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 2))
     ones = {name: torch.ones_like(p) for name, p in net.named_parameters()}
     return pst.priors.Normal(ones, ones)
+
+
+@pytest.mark.parametrize("name", ["meta", "xla"])
+def test_a_device_on_which_nothing_can_be_computed_is_refused(name):
+    with pytest.raises(pst.PosterityError, match=f"device='{name}' was asked for, but torch cannot compute there"):
+        pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET, device=name))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -95,6 +114,9 @@ def test_bad_settings_are_refused(changes, match):
         ({"method": "map"}, "method"),
         ({"data": []}, "no batches"),
         ({"data": [X]}, "a batch must be"),
+        ({"data": (X.tolist(), LABELS)}, "inputs must be tensors, got list"),
+        ({"data": (Table(), LABELS)}, "inputs must be a tensor or an array of numbers, got Table"),
+        ({"data": (X, np.array(["yes", "no"] * 30))}, "targets must be a tensor or an array of numbers, got ndarray"),
         ({"data": iter([(X, LABELS)])}, "read only once"),
         ({"data": (X, LABELS, torch.ones(len(X)))}, "weights come with the batches"),
         ({"data": [(X, LABELS, -torch.ones(len(X)))]}, "weights of examples must not be negative, got -1.0"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,18 +13,18 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from posterity.cli.config import read_toml
 from posterity.cli.options import Target, Task
 from posterity.cli.show import console, interruptible
 from posterity.evaluation.compare import compare as run_comparison
 from posterity.evaluation.contest import Contest, Watch
-from posterity.files import write_bytes
 from posterity.types import PosterityError
 
 
 def compare(
     data: Annotated[str, typer.Option(help="See `posterity data`, or a .npz, .csv, module:function.")] = "digits",
-    model: Annotated[str, typer.Option(help="See `posterity models`, or module:function.")] = "",
+    model: Annotated[
+        str, typer.Option(help="See `posterity models`, or module:function; what suits the data if not given.")
+    ] = "",
     methods: Annotated[str, typer.Option(help="core, all, or names with commas: map,swag,ensemble.")] = "core",
     seeds: Annotated[int, typer.Option(help="Repetitions with other random numbers.")] = 3,
     epochs: Annotated[int, typer.Option(help="Passes over the data; 0 takes what suits its size.")] = 0,
@@ -56,30 +55,25 @@ def compare(
     _check(out)
     with interruptible("the same command goes on where it was"), _progress(console()) as watch:
         results = run_comparison(contest, out, watch)
-    _finish(contest, results, out)
+    _finish(results, out)
 
 
 def _check(out: Path) -> None:
     """Refuse a place that holds something else, before anything is trained."""
     if out.exists() and not out.is_dir():
         raise PosterityError(f"{out} is no folder: choose another --out")
-    config = out / "config.toml"
-    if config.exists() and "compare" not in read_toml(config):
-        raise PosterityError(f"{config} is there already, and is not that of a comparison: choose another --out")
+    if (out / "results.json").exists():
+        from posterity.report.page import read_results
+
+        read_results(out)
 
 
-def _finish(contest: Contest, results: dict[str, Any], out: Path) -> None:
-    """Write the report and the resolved config, print the table and the verdict."""
-    import tomli_w
-
+def _finish(results: dict[str, Any], out: Path) -> None:
+    """Write the report, print the table and the verdict."""
     from posterity.report.page import write_report
     from posterity.report.tables import as_rich
     from posterity.report.verdict import verdict
 
-    resolved = results["about"]["config"]
-    contest = replace(contest, model=resolved["model"], epochs=resolved["epochs"])
-    known = {key: value for key, value in asdict(contest).items() if value is not None}
-    write_bytes(out / "config.toml", tomli_w.dumps({"compare": known}).encode())
     page = write_report(results, out)
     shown = console()
     shown.print(as_rich(results))

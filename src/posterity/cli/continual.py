@@ -14,7 +14,7 @@ from posterity.cli.config import RunConfig, build_method, nearest, plain
 from posterity.cli.show import console, interruptible, table
 from posterity.continual import BENCHMARKS, Learned, Memory, benchmark, learn
 from posterity.continual.recipes import BASELINES, Recipe, names, recipe
-from posterity.files import write_bytes
+from posterity.files import make_folder, write_bytes
 from posterity.types import PosterityError
 
 
@@ -48,6 +48,7 @@ def continual(
     if not chosen or seeds < 1:
         raise PosterityError("no method was named" if not chosen else f"seeds must be positive, got {seeds}")
     options = {"memory": Memory(memory, choose) if memory else None, "rehearse": rehearse, "temperature": temperature}
+    make_folder(out)
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     for name in chosen:
         made = _recipe(name, config, options)

@@ -27,16 +27,21 @@ Changes = Annotated[list[str] | None, typer.Option("--set", help="One value, suc
 
 def fit(
     out: Annotated[Path, typer.Option(help="The run folder.")],
-    method: Annotated[str | None, typer.Option(help="See `posterity methods`.")] = None,
+    method: Annotated[str | None, typer.Option(help="See `posterity methods`; map if not given.")] = None,
     data_name: Annotated[
-        str | None, typer.Option("--data", help="See `posterity data`, or a .npz, .csv, module:function.")
+        str | None,
+        typer.Option("--data", help="See `posterity data`, or a .npz, .csv, module:function; digits if not given."),
     ] = None,
     task: Task = None,
     target: Target = None,
-    model: Annotated[str | None, typer.Option(help="See `posterity models`, or module:function.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="See `posterity models`, or module:function; what suits the data if not given.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; 20 if not given.")] = None,
-    members: Annotated[int | None, typer.Option(help="Independent restarts; 5 of map are a deep ensemble.")] = None,
-    seed: Annotated[int | None, typer.Option(help="All randomness of the run.")] = None,
+    members: Annotated[
+        int | None, typer.Option(help="Independent restarts, 1 if not given; 5 of map are a deep ensemble.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="All randomness of the run; 0 if not given.")] = None,
     prior: Annotated[
         Path | None, typer.Option(help="A run folder whose posterior is this run's prior: learning goes on.")
     ] = None,
@@ -76,7 +81,8 @@ def _fit(settings: RunConfig, dataset: data.DataSet, folder: RunFolder, resume: 
     if writes:
         if folder.config_file.exists() and not resume:
             raise PosterityError(f"{folder.config_file} is there already: go on with --resume, or choose another --out")
-        settings.write(folder.config_file)
+        if not folder.checkpoints():  # which may belong to other settings, and then goes on by its own
+            settings.write(folder.config_file)
     try:
         posterior = fit_posterior(
             network,
@@ -93,5 +99,6 @@ def _fit(settings: RunConfig, dataset: data.DataSet, folder: RunFolder, resume: 
             folder.config_file.unlink()
         raise
     if writes:
+        settings.write(folder.config_file)
         folder.write(posterior.to("cpu"), dataset, posterior.history)
     return posterior if writes else None

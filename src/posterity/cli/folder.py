@@ -95,11 +95,13 @@ def _card(dataset: DataSet) -> dict[str, Any]:
         "standardiser": _units(dataset.standardiser),
         "target_standardiser": _units(dataset.target_standardiser),
         "vocabulary": list(dataset.vocabulary.words) if dataset.vocabulary is not None else None,
+        "columns": list(dataset.columns) if dataset.columns is not None else None,
     }
 
 
 def _blank(card: dict[str, Any]) -> DataSet:
     classes = tuple(card["classes"]) if card["classes"] is not None else None
+    columns = card.get("columns")  # older run folders say nothing of them
     tokens = card["kind"] == Kind.TEXT
     inputs = torch.zeros(1, *card["shape"], dtype=torch.int64 if tokens else torch.float32)
     targets = torch.zeros(1, dtype=torch.int64) if classes else torch.zeros(1, card["outputs"])
@@ -113,12 +115,13 @@ def _blank(card: dict[str, Any]) -> DataSet:
         standardiser=Standardiser(**card["standardiser"]) if card["standardiser"] else None,
         target_standardiser=Standardiser(**card["target_standardiser"]) if card["target_standardiser"] else None,
         vocabulary=Vocabulary(tuple(card["vocabulary"]), card["shape"][0]) if card["vocabulary"] is not None else None,
+        columns=tuple(columns) if columns is not None else None,
     )
 
 
 def _units_and_classes(dataset: DataSet) -> tuple[Any, ...]:
     units = (_units(dataset.standardiser) or {}, _units(dataset.target_standardiser) or {})
-    return dataset.classes, *({name: value.tolist() for name, value in own.items()} for own in units)
+    return dataset.classes, dataset.columns, *({name: value.tolist() for name, value in own.items()} for own in units)
 
 
 def _units(standardiser: Standardiser | None) -> dict[str, Any] | None:

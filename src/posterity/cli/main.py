@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 
 import typer
@@ -23,8 +26,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def alone(command: Callable[..., None]) -> Callable[..., None]:
+    """The command for one process: of those that torchrun starts the first does all of it, and the others nothing."""
+
+    @wraps(command)
+    def wrapper(*args: object, **kwargs: object) -> None:
+        if int(os.environ.get("RANK", 0)) == 0:
+            os.environ.pop("WORLD_SIZE", None)
+            command(*args, **kwargs)
+
+    return wrapper
+
+
 for command in (compare, fit, evaluate, predict, compress, continual, methods, data, models):
-    app.command()(command)
+    app.command()(command if command is fit else alone(command))
 
 
 def run() -> None:

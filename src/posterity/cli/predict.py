@@ -22,11 +22,16 @@ from posterity.files import write_bytes
 from posterity.prediction import Prediction, Regression
 from posterity.types import PosterityError
 
+_ROWS = 50
+"""How many rows a table in the shell has at most."""
+
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder of `posterity fit`.")],
     inputs: Annotated[Path, typer.Argument(help="A .npz (array x), a .csv, or a .png, in original units.")],
-    out: Annotated[Path | None, typer.Option(help="Write a .csv or .json instead of a table.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write a .csv or .json with all of them instead of a table of the first 50.")
+    ] = None,
     draws: Annotated[int, typer.Option(help="Networks to average.")] = 32,
 ) -> None:
     """Predict raw inputs with uncertainty."""
@@ -38,9 +43,8 @@ def predict(
     x = _standardised(_read(inputs, dataset), dataset)
     rows = _rows(folder.posterior(folder.device()).predict(x, draws=draws), dataset)
     if out is None:
-        table(
-            f"{len(x)} inputs, {draws} draws", list(rows[0]), [[_shown(v) for v in row.values()] for row in rows[:50]]
-        )
+        title = f"{len(x)} inputs, {draws} draws" + (f"; the first {_ROWS} are shown" if len(x) > _ROWS else "")
+        table(title, list(rows[0]), [[_shown(v) for v in row.values()] for row in rows[:_ROWS]])
     elif out.suffix == ".json":
         write_bytes(out, json.dumps(rows, indent=1).encode())
     else:
@@ -76,7 +80,7 @@ def _npz(path: Path, dataset: DataSet) -> np.ndarray:
 
 
 def _csv(path: Path, dataset: DataSet) -> np.ndarray:
-    return read_inputs(path)
+    return read_inputs(path, dataset.columns)
 
 
 def _png(path: Path, dataset: DataSet) -> np.ndarray:

@@ -25,7 +25,7 @@ import copy
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -134,8 +134,8 @@ def _bits_by_name(state: Mapping[str, Tensor], bits: Bits) -> dict[str, int]:
     weights = [name for name, value in state.items() if value.is_floating_point() and value.dim() >= 2]
     if bits is None:
         return {}
-    if isinstance(bits, int):
-        return dict.fromkeys(weights, bits)
+    if isinstance(bits, SupportsIndex):
+        return dict.fromkeys(weights, int(bits))
     unknown = set(bits) - set(weights)
     if unknown:
         raise PosterityError(f"bits are given for {unknown.pop()!r}, which is no weight of the network")

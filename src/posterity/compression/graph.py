@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ class DrawsForm(nn.Module):
 
     def __init__(self, posterior: Posterior, draws: int) -> None:
         super().__init__()
-        if not isinstance(draws, int) or draws < 1:
+        if not isinstance(draws, SupportsIndex) or draws < 1:
             raise PosterityError(f"draws must be a positive number or 'moments', got {draws!r}")
         samples = posterior.samples(draws)
         if samples is None:

@@ -88,6 +88,7 @@ class DataSet:
         standardiser: How the inputs were standardised; None where they are as they came.
         target_standardiser: The same for the targets of a regression.
         vocabulary: The words of the tokens, for text.
+        columns: The names of the inputs of a table, where it has some.
     """
 
     name: str
@@ -100,6 +101,7 @@ class DataSet:
     standardiser: Standardiser | None = None
     target_standardiser: Standardiser | None = None
     vocabulary: Vocabulary | None = None
+    columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit each other."""
@@ -202,15 +204,19 @@ class DataSet:
         )
 
     def in_units_of(self, other: DataSet) -> DataSet:
-        """The same pictures standardised as ``other`` was: how out-of-distribution data must reach its network."""
+        """The same inputs standardised as ``other`` was: how out-of-distribution data must reach its network.
+
+        The columns of tables are brought to its order by their names, where both have names.
+        """
         if self.shape != other.shape or self.kind != other.kind:
             raise PosterityError(
                 f"{self.name} has {self.kind} inputs of shape {self.shape}, "
                 f"but {other.name} has {other.kind} inputs of shape {other.shape}"
             )
+        order = self._order_of(other)
 
         def moved(pair: Pair) -> Pair:
-            raw = pair[0] if self.standardiser is None else self.standardiser.invert(pair[0])
+            raw = (pair[0] if self.standardiser is None else self.standardiser.invert(pair[0]))[:, order]
             return raw if other.standardiser is None else other.standardiser.apply(raw), pair[1]
 
         return replace(
@@ -219,7 +225,18 @@ class DataSet:
             test=moved(self.test),
             validation=None if self.validation is None else moved(self.validation),
             standardiser=other.standardiser,
+            columns=other.columns,
         )
+
+    def _order_of(self, other: DataSet) -> list[int] | slice:
+        """Where the columns of ``other`` are in this table; as they come where one of the two has no names."""
+        if self.columns is None or other.columns is None:
+            return slice(None)
+        missing = [name for name in other.columns if name not in self.columns]
+        if missing:
+            own = ", ".join(self.columns)
+            raise PosterityError(f"{self.name} has no column {missing[0]!r}, which the network needs: there are {own}")
+        return [self.columns.index(name) for name in other.columns]
 
     def continuing(self, other: DataSet) -> DataSet:
         """More data for a network that has learned from ``other``.
@@ -263,6 +280,7 @@ class DataSet:
         *,
         classes: tuple[str, ...] | None = None,
         validation: Pair | None = None,
+        columns: tuple[str, ...] | None = None,
     ) -> DataSet:
         """From original units (any float dtype) to a data set in standard units and float32."""
         task = Task.REGRESSION if classes is None else Task.CLASSIFICATION
@@ -283,6 +301,7 @@ class DataSet:
             classes=classes,
             standardiser=inputs,
             target_standardiser=targets,
+            columns=columns,
         )
 
 

@@ -33,8 +33,10 @@ def load_file(path: Path, *, target: str | None, task: Task | None, seed: int) -
     """A data set from an .npz or a .csv file."""
     if not path.is_file():
         raise PosterityError(f"there is no file {path}")
+    columns = None
     if path.suffix.lower() == ".csv":
-        train, test = split(read_csv(path, target), seed)
+        columns, *arrays = read_csv(path, target)
+        train, test = split((arrays[0], arrays[1]), seed)
     elif target is not None:
         raise PosterityError(f"target={target!r} names a column of a .csv file, but {path} is an .npz")
     else:
@@ -47,7 +49,7 @@ def load_file(path: Path, *, target: str | None, task: Task | None, seed: int) -
     kind = _kind(x_train, Task.REGRESSION if classes is None else Task.CLASSIFICATION)
     for x in (x_train, x_test):  # before the statistics, where one NaN would spoil every example
         check_finite(x, f"{path}: inputs")
-    return DataSet.standardised(path.stem, kind, (x_train, y_train), (x_test, y_test), classes=classes)
+    return DataSet.standardised(path.stem, kind, (x_train, y_train), (x_test, y_test), classes=classes, columns=columns)
 
 
 def split(arrays: Arrays, seed: int, test: float = 0.2) -> tuple[Arrays, Arrays]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from posterity.calling import InputSpec, as_batch, map_inputs, num_examples, tensors_of
+from posterity.calling import InputSpec, as_batch, as_tensor, map_inputs, num_examples, tensors_of
 from posterity.data.dataset import DataSet
 from posterity.types import Batch, Inputs, PosterityError
 
@@ -62,9 +62,9 @@ def _batches(data: Any) -> Iterator[Batch]:
     if isinstance(data, DataSet):
         data = data.test
     if isinstance(data, tuple) and not isinstance(data, Batch):
-        data = tuple(torch.as_tensor(part) if isinstance(part, np.ndarray) else part for part in data)
-    if isinstance(data, Tensor):  # inputs alone: enough for out-of-distribution data
-        data = (data, torch.zeros(len(data), dtype=torch.long))
+        data = tuple(as_tensor(part, "each part") if isinstance(part, np.ndarray) else part for part in data)
+    if isinstance(data, Tensor | np.ndarray):  # inputs alone: enough for out-of-distribution data
+        data = (as_tensor(data, "inputs"), torch.zeros(len(data), dtype=torch.long))
     if isinstance(data, Batch) or (isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], Tensor)):
         if num_examples(data[0]) != len(data[1]):
             raise PosterityError(f"got {num_examples(data[0])} inputs and {len(data[1])} targets")

@@ -10,8 +10,8 @@ import numpy as np
 from posterity.types import PosterityError
 
 
-def read_csv(path: Path, target: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs, float64 [N, D], and targets [N] (int64, float64 or text) of a table.
+def read_csv(path: Path, target: str | None = None) -> tuple[tuple[str, ...] | None, np.ndarray, np.ndarray]:
+    """Names of the inputs (None without a header), inputs, float64 [N, D], and targets [N] (int64, float64 or text).
 
     Args:
         path: The file.
@@ -20,28 +20,36 @@ def read_csv(path: Path, target: str | None = None) -> tuple[np.ndarray, np.ndar
     names, rows = _rows(path)
     if target is not None and target not in names:
         raise PosterityError(f"{path} has no column {target!r}: there are {', '.join(names) or 'only nameless ones'}")
-    if target is not None and names.count(target) > 1:
-        raise PosterityError(f"{path} has {names.count(target)} columns called {target!r}, expected one")
     place = names.index(target) if target is not None else len(rows[0]) - 1
     if len(rows[0]) < 2:
         raise PosterityError(f"{path} has a single column, expected inputs and a target")
-    columns = _columns(names, rows)
+    columns = _columns(names, rows, path)
     labels = columns.pop(place)[1]
-    return _floats(columns, path), _targets(labels, path)
+    return tuple(name for name, _ in columns) if names else None, _floats(columns, path), _targets(labels, path)
 
 
-def read_inputs(path: Path) -> np.ndarray:
-    """Inputs, float64 [N, D], of a table without a target; without rows, an empty array."""
-    names, rows = _header(read_cells(path))
-    return _floats(_columns(names, rows), path) if rows else np.zeros((0, 0))
+def read_inputs(path: Path, wanted: tuple[str, ...] | None = None) -> np.ndarray:
+    """Inputs, float64 [N, D], of a table to predict; without rows, an empty array.
+
+    Args:
+        path: The file.
+        wanted: The inputs by name, to be picked out of a table with a header; all columns as they come if it has none.
+    """
+    names, rows = _header(read_cells(path), wanted or ())
+    if not rows:
+        return np.zeros((0, 0))
+    columns = _columns(names, rows, path)
+    return _floats(_picked(columns, wanted, path) if names and wanted else columns, path)
 
 
 def read_cells(path: Path) -> list[list[str]]:
     """The fields of every row, a header included, all rows of one length."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PosterityError(f"{path} cannot be read as text: {error}") from error
+    except OSError as error:
+        raise PosterityError(f"{path} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise PosterityError(f"{path} cannot be read as text, save it as UTF-8: {error}") from error
     lines = [line for line in text.splitlines() if line.strip()]
     delimiter = max(",;\t", key=lines[0].count) if lines else ","
     try:
@@ -63,17 +71,19 @@ def is_number(field: str) -> bool:
     return True
 
 
-def _header(rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+def _header(rows: list[list[str]], wanted: tuple[str, ...] = ()) -> tuple[list[str], list[list[str]]]:
     """The names of the columns (none without header) and the rows below.
 
-    A header has words where the row below has numbers; a first row of data has the same kinds as the second.
+    A header has all names that are wanted, which may be numbers, or words where the row below has numbers; a first row
+    of data has the same kinds as the second.
     """
     if not rows:
         return [], []
     first, *rest = rows
     below = rest[0] if rest else ["0"] * len(first)
-    header = any(word and not is_number(word) and is_number(field) for word, field in zip(first, below, strict=True))
-    return (first, rest) if header else ([], rows)
+    words = any(word and not is_number(word) and is_number(field) for word, field in zip(first, below, strict=True))
+    named = bool(wanted) and set(wanted) <= set(first)
+    return (first, rest) if words or named else ([], rows)
 
 
 def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -84,10 +94,24 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]]]:
     return names, rows
 
 
-def _columns(names: list[str], rows: list[list[str]]) -> list[tuple[str, np.ndarray]]:
-    """Every column with its name, or its number where it has none."""
+def _columns(names: list[str], rows: list[list[str]], path: Path) -> list[tuple[str, np.ndarray]]:
+    """Every column with its name, or its number where it has none; no two of the same name."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise PosterityError(f"{path} has {names.count(twice)} columns called {twice!r}, expected one")
     titles = names or [str(i + 1) for i in range(len(rows[0]))]
     return [(title, np.array(column)) for title, column in zip(titles, zip(*rows, strict=True), strict=True)]
+
+
+def _picked(
+    columns: list[tuple[str, np.ndarray]], wanted: tuple[str, ...], path: Path
+) -> list[tuple[str, np.ndarray]]:
+    """The columns of these names, in this order."""
+    found = dict(columns)
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise PosterityError(f"{path} has no column {missing[0]!r}: there are {', '.join(found)}")
+    return [(name, found[name]) for name in wanted]
 
 
 def _floats(columns: list[tuple[str, np.ndarray]], path: Path) -> np.ndarray:

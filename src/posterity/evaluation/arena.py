@@ -284,6 +284,7 @@ def _clearly_less(losses: Tensor, than: Tensor) -> bool:
 def _read(path: Path) -> dict[str, Any]:
     """A run's record, or nothing where there is none that can be read."""
     try:
-        return json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}

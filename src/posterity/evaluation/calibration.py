@@ -15,7 +15,7 @@ confidence of exactly one a bin of its own, which moves the maximum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ __all__ = [
 
 def equal_width(bins: int) -> Tensor:
     """Edges of ``bins`` equal parts of [0, 1]."""
-    if not isinstance(bins, int) or bins < 1:
+    if not isinstance(bins, SupportsIndex) or bins < 1:
         raise PosterityError(f"bins must be a positive whole number, got {bins!r}")
     return torch.arange(bins + 1, dtype=torch.float64) / bins
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from posterity.evaluation.arena import Arena
 from posterity.evaluation.contest import Contest, Watch
-from posterity.files import write_bytes
+from posterity.files import make_folder, write_bytes
 
 __all__ = ["Contest", "compare"]
 
@@ -24,6 +24,7 @@ def compare(contest: Contest, folder: Path, watch: Watch | None = None) -> dict[
     """
     start = time.perf_counter()
     arena = Arena.build(contest, folder)
+    make_folder(folder)
     tell: Watch = watch or (lambda *_: None)
     records = []
     for seed in range(contest.seeds):

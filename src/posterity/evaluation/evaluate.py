@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ def evaluate(
         seed: Draws the resamples and the corruptions' noise. Posteriors evaluated with the same seed on the same data
             are compared resample by resample.
     """
-    if not isinstance(resamples, int) or resamples < 0:
+    if not isinstance(resamples, SupportsIndex) or resamples < 0:
         raise PosterityError(f"resamples must be a whole number from 0, got {resamples!r}")
     judge = _judge(posterior, data, bins)
     gathered = gather(posterior, data, draws, judge, nested=True)

@@ -135,7 +135,7 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
         spec = InputSpec.of(batch.inputs)
         along += [t.detach().cpu()[:, 0] for t in tensors_of(batch.inputs) if spec.shapes == ((1,),)]
         if nested and prediction.samples is not None:
-            counts = sorted({min(2**k, len(prediction.samples)) for k in range(draws.bit_length() + 1)})
+            counts = sorted({min(2**k, len(prediction.samples)) for k in range(int(draws).bit_length() + 1)})
             fewer.append(torch.stack([judge.each(judge.first(prediction, k), targets[-1]) for k in counts]))
         parts.append(judge.light(prediction))
     if not parts:

@@ -14,6 +14,7 @@ import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import SupportsIndex
 
 from torch import Tensor, nn
 
@@ -68,7 +69,7 @@ def adapters(module: nn.Module, rank: int = 8, *, alpha: float | None = None, wh
         >>> sum(p.numel() for p in net.parameters() if p.requires_grad)
         620
     """
-    if not isinstance(rank, int) or rank < 1:
+    if not isinstance(rank, SupportsIndex) or rank < 1:
         raise PosterityError(f"rank must be a whole number above 0, got {rank!r}")
     alpha = float(rank) if alpha is None else alpha
     check_positive(alpha=alpha)

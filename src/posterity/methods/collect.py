@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,7 @@ class Trajectory:
         rows_device: torch.device | str | None = None,
         rows_dtype: torch.dtype | None = None,
     ) -> None:
-        if not isinstance(rank, int) or rank < 0:
+        if not isinstance(rank, SupportsIndex) or rank < 0:
             raise PosterityError(f"rank must be a whole number of deviations, 0 or more, got {rank!r}")
         check_fraction(decay=decay)
         self.layout, self.rank, self.decay, self.count, self._total = layout, rank, decay, 0, 1.0

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, SupportsIndex, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,7 @@ class HWA(Method):
             raise PosterityError(f"HWA needs a Gaussian method such as MeanField(), got {self.of!r}")
         if self.spread not in SPREADS:
             raise PosterityError(f"spread must be one of {', '.join(SPREADS)}, got {self.spread!r}")
-        if not isinstance(self.rank, int) or self.rank < 0 or self.rank == 1:
+        if not isinstance(self.rank, SupportsIndex) or self.rank < 0 or self.rank == 1:
             raise PosterityError(f"rank must be 0 (diagonal) or at least 2 deviations, got {self.rank!r}")
         check_fraction(decay=self.decay)
         check_positive(**{name: value for name in ("lr", "end_lr") if (value := getattr(self, name)) is not None})

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 from posterity.types import Plan, PosterityError, check_fraction
 
@@ -73,7 +74,7 @@ class CyclicalKL(KLSchedule):
     ramp: float = 0.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cycles, int) or self.cycles < 1:
+        if not isinstance(self.cycles, SupportsIndex) or self.cycles < 1:
             raise PosterityError(f"cycles must be a positive number, got {self.cycles!r}")
         check_fraction(ramp=self.ramp)
 

@@ -7,7 +7,7 @@ after the other. They leave only sums (``accumulate``), so memory does not grow 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 import torch
 
@@ -52,9 +52,9 @@ def predict(
     if num_examples(inputs) == 0:
         raise PosterityError("there are no inputs to predict")
     auto = draws == "auto"
-    count = max_draws if isinstance(draws, str) else draws
-    if draws not in ("auto", "moments") and (not isinstance(draws, int) or draws < 1):
+    if draws not in ("auto", "moments") and (not isinstance(draws, SupportsIndex) or draws < 1):
         raise PosterityError(f"draws must be a positive number, 'auto' or 'moments', got {draws!r}")
+    count = max_draws if isinstance(draws, str) else int(draws)
     home, device = tensors_of(inputs)[0].device, next(posterior.module.parameters()).device
     inputs = map_inputs(inputs, lambda t: t.to(device))
     if home.type == "cpu":

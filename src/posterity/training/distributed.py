@@ -10,14 +10,19 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 __all__ = ["Ranks", "session"]
+
+_groups = count()
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,21 @@ def session(device: torch.device) -> Iterator[Ranks]:
         # Its functions have the default group, as it is on import, for a default argument. Imported later, as torch's
         # compiler does, they keep the group's threads alive after destroy_process_group, which can abort the exit.
         import_module("torch.distributed.nn")
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        # Each group meets under a name of its own: under an old one it would find the addresses of the last.
+        store, rank, world = _meeting()
+        own = dist.PrefixStore(f"posterity-{next(_groups)}", store)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=own, rank=rank, world_size=world)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:
         if opened:
             dist.destroy_process_group()
+
+
+@cache
+def _meeting() -> tuple[dist.Store, int, int]:
+    """Where the processes that torchrun started find each other, this one's rank and their number."""
+    return next(rendezvous("env://"))
 
 
 def local_device(device: torch.device) -> torch.device:

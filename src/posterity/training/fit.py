@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from numbers import Real
 from typing import Any, SupportsIndex
 
 import torch
@@ -143,8 +144,8 @@ def _job(
 ) -> tuple[Job, nn.Module]:
     """Everything that can be known, and refused, before the first step; and the network on its device."""
     held = None
-    if isinstance(training.validation, float):
-        data, held = split_off(data, training.validation, seed)
+    if isinstance(training.validation, Real):
+        data, held = split_off(data, float(training.validation), seed)
     elif training.validation is not None:
         held = training.validation
     stream = open_stream(data, training, seed, ranks, device)

@@ -96,7 +96,7 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
     if training.augment is not None:
         batch = batch._replace(inputs=training.augment(batch.inputs, run.streams.local))
     batch = batch._replace(inputs=map_inputs(batch.inputs, job.order))
-    micros = _split(batch, training.accumulate)
+    micros = _split(batch, int(training.accumulate))
     run.entries = method.mc_samples * len(micros)
     losses: list[Tensor] = []
     for _ in range(method.mc_samples):

@@ -23,7 +23,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from posterity.calling import as_batch, check_finite, map_inputs, num_examples
+from posterity.calling import as_batch, as_tensor, check_finite, map_inputs, num_examples
 from posterity.random import generator_for, global_seed
 from posterity.training.config import Training
 from posterity.training.distributed import Ranks
@@ -222,8 +222,8 @@ def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
     batch = as_batch(data)
     if batch.weights is not None:
         raise PosterityError("weights come with the batches of a DataLoader or a list, not with whole tensors")
-    targets = torch.as_tensor(batch.targets)
-    inputs = batch.inputs if isinstance(batch.inputs, dict | tuple | list) else torch.as_tensor(batch.inputs)
+    targets = as_tensor(batch.targets, "targets")
+    inputs = batch.inputs if isinstance(batch.inputs, dict | tuple | list) else as_tensor(batch.inputs, "inputs")
     if len(targets) == 0:
         raise PosterityError("the data set is empty")
     if num_examples(inputs) != len(targets):

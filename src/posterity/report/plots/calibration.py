@@ -81,11 +81,16 @@ def entropies(results: Results, methods: Sequence[str] | None = None) -> Figure:
     return made
 
 
+_NAMED = 20
+"""How many classes have room for their names."""
+
+
 @style.styled
 def classes(results: Results, methods: Sequence[str] | None = None) -> Figure:
     """The calibration error of each class's probability, by method: a heat map."""
     methods = chosen(results, methods, "classes")
-    names = [style.short(name) for name in results["classes"]]
+    every = -(-len(results["classes"]) // _NAMED)  # of many classes only some are named
+    names = [style.short(name) for name in results["classes"][::every]]
     table = np.array([_class_errors(results, method) for method in methods])
     longest = max(map(len, names))
     width, height = max(3.2, 0.42 * len(names) + 1.6), max(2.2, 0.3 * len(methods) + 1.1) + 0.05 * max(0, longest - 6)
@@ -93,14 +98,14 @@ def classes(results: Results, methods: Sequence[str] | None = None) -> Figure:
     ax = axes[0]
     shown = ax.imshow(100 * table, cmap="cividis", aspect="auto", vmin=0)
     ax.grid(False)
-    ax.set_xticks(range(len(names)), names)
+    ax.set_xticks(range(0, table.shape[1], every), names)
     if longest > 3:  # turned about their ends, so that each stays below its own column
         ax.tick_params("x", rotation=45)
         for tick in ax.get_xticklabels():
             tick.set(ha="right", rotation_mode="anchor")
     ax.set_yticks(range(len(methods)), [label(m) for m in methods])
     ax.set_xlabel("class")
-    if len(names) <= 12:
+    if table.shape[1] <= 12:
         middle = 100 * table.max() / 2  # of the colours, which start at zero
         for (i, j), value in np.ndenumerate(100 * table):
             ax.text(
