@@ -103,9 +103,7 @@ def _columns(names: list[str], rows: list[list[str]], path: Path) -> list[tuple[
     return [(title, np.array(column)) for title, column in zip(titles, zip(*rows, strict=True), strict=True)]
 
 
-def _picked(
-    columns: list[tuple[str, np.ndarray]], wanted: tuple[str, ...], path: Path
-) -> list[tuple[str, np.ndarray]]:
+def _picked(columns: list[tuple[str, np.ndarray]], wanted: tuple[str, ...], path: Path) -> list[tuple[str, np.ndarray]]:
     """The columns of these names, in this order."""
     found = dict(columns)
     missing = [name for name in wanted if name not in found]
