@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils.data import Dataset
 
 from posterity.types import Batch, Inputs, Params, PosterityError
 
@@ -25,12 +26,14 @@ __all__ = [
     "aligned",
     "arguments",
     "as_batch",
+    "as_batches",
     "call",
     "channels_last",
     "check_finite",
     "device_order",
     "find_device",
     "finite_check",
+    "load_buffers",
     "map_inputs",
     "num_examples",
     "plain_copy",
@@ -78,6 +81,13 @@ def as_batch(item: Any) -> Batch:
     if isinstance(item, list | tuple) and len(item) in (2, 3):
         return Batch(*item)
     raise PosterityError("a batch must be (inputs, targets), (inputs, targets, weights) or a dictionary with 'labels'")
+
+
+def as_batches(loader: Iterable[Any]) -> Iterator[Batch]:
+    """What a loader or a list of batches gives, as Batches."""
+    if isinstance(loader, Dataset):
+        raise PosterityError("training batches were asked for, but a Dataset gives single examples: use a DataLoader")
+    return map(as_batch, loader)
 
 
 def num_examples(inputs: Inputs) -> int:
@@ -144,6 +154,13 @@ def copied(module: nn.Module) -> nn.Module:
 def plain_copy(module: nn.Module) -> nn.Module:
     """A copy of its own in eval mode, that no optimizer will touch."""
     return copied(module).eval().requires_grad_(False)
+
+
+def load_buffers(module: nn.Module, stored: Params) -> None:
+    """Give a network these buffers, those that are not persistent, too, which ``load_state_dict`` passes over."""
+    for name, buffer in module.named_buffers():
+        if name in stored:
+            buffer.data = stored[name].to(buffer)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from posterity.calling import load_buffers
 from posterity.random import RandomStreams
 from posterity.types import Plan
 
@@ -107,6 +108,7 @@ class Run:
         """Everything that the next step depends on."""
         state: dict[str, Any] = {
             "module": self.module.state_dict(),
+            "buffers": dict(self.module.named_buffers()),
             "optimizer": self.optimizer.state_dict(),
             "collector": self.collector.state_dict(),
             "streams": self.streams.state_dict(),
@@ -122,6 +124,7 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state`` was taken, to the same bits."""
         self.module.load_state_dict(state["module"])
+        load_buffers(self.module, state.get("buffers", {}))  # files of before they were kept have none
         self.optimizer.load_state_dict(state["optimizer"])
         self.collector.load_state_dict(state["collector"])
         self.streams.load_state_dict(state["streams"])

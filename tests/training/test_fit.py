@@ -480,6 +480,12 @@ def test_classes_are_integers_of_any_size(dtype):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_schedule_of_no_cycles_is_refused():
+    for cycles, sentence in ((0, "cycles must be positive"), (2.5, "cycles must be a whole number")):
+        with pytest.raises(pst.PosterityError, match=sentence):
+            schedules.CyclicalCosine(cycles)
+
+
 def test_schedules_hit_their_endpoints():
     plan = Plan(100, 100, 10, 10, None)
     at = lambda s, step: schedules.schedule(s).factor(step, plan)  # noqa: E731
