@@ -64,6 +64,9 @@ def test_top_fraction_counts_ties_and_refuses_nonsense():
     for keep in (0.0, 1.1, -0.2):
         with pytest.raises(PosterityError, match=r"\(0, 1\]"):
             masks.top_fraction({"w": torch.ones(3)}, keep)
+    for per_layer in (False, True):
+        with pytest.raises(PosterityError, match="scores of 'b' hold NaN"):
+            masks.top_fraction({"a": torch.ones(3), "b": torch.tensor([1.0, torch.nan])}, 0.5, per_layer)
 
 
 @pytest.mark.parametrize("keep", [0.01, 0.2, 0.5, 0.9, 1.0])

@@ -27,7 +27,7 @@ ANGLES = torch.arange(0, 181, 10)
 
 
 class Uncertainty:
-    """The accuracy of each epoch's last batch, and the test images' uncertainty after it."""
+    """The training accuracy of each epoch, and the test images' uncertainty after it."""
 
     def __init__(self, method: pst.Method, test: torch.Tensor) -> None:
         self.method, self.test = method, test
@@ -91,7 +91,7 @@ def draw_training(axis, watch: Uncertainty) -> None:
     axis.legend(fontsize=7, loc="center right")
     twin = axis.twinx()
     twin.plot(epochs, accuracy, color="grey", ls=":")
-    twin.set_ylabel("accuracy, last batch (dotted)")
+    twin.set_ylabel("accuracy in training (dotted)")
 
 
 def draw_foreign(axes, posteriors: dict[str, pst.Posterior], images: data.DataSet) -> None:

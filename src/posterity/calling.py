@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import Dataset
 
 from posterity.types import Batch, Inputs, Params, PosterityError
 
@@ -26,6 +27,7 @@ __all__ = [
     "aligned",
     "arguments",
     "as_batch",
+    "as_batches",
     "as_tensor",
     "call",
     "channels_last",
@@ -34,6 +36,7 @@ __all__ = [
     "device_order",
     "find_device",
     "finite_check",
+    "load_buffers",
     "map_batch",
     "map_inputs",
     "nested_tensors",
@@ -105,6 +108,13 @@ def as_tensor(values: Any, what: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         message = f"{what} must be a tensor or an array of numbers, got {type(values).__name__}: {error}"
         raise PosterityError(message) from error
+
+
+def as_batches(loader: Iterable[Any]) -> Iterator[Batch]:
+    """What a loader or a list of batches gives, as Batches."""
+    if isinstance(loader, Dataset):
+        raise PosterityError("training batches were asked for, but a Dataset gives single examples: use a DataLoader")
+    return map(as_batch, loader)
 
 
 def num_examples(inputs: Inputs) -> int:
@@ -187,6 +197,13 @@ def type_name(dtype: torch.dtype) -> str:
 def precision_of(module: nn.Module) -> str:
     """The type of a network's weights, as files name it."""
     return type_name(next(module.parameters()).dtype)
+
+
+def load_buffers(module: nn.Module, stored: Params) -> None:
+    """Give a network these buffers, those that are not persistent, too, which ``load_state_dict`` passes over."""
+    for name, buffer in module.named_buffers():
+        if name in stored:
+            buffer.data = stored[name].to(buffer)
 
 
 @dataclass(frozen=True)

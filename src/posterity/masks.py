@@ -120,6 +120,9 @@ def top_fraction(scores: Mapping[str, Tensor], keep: float, per_layer: bool = Fa
     """
     if not 0 < keep <= 1:
         raise PosterityError(f"keep must lie in (0, 1], got {keep!r}")
+    for name, value in scores.items():
+        if bool(value.isnan().any()):
+            raise PosterityError(f"the scores of {name!r} hold NaN, which is neither better nor worse than a number")
     if per_layer:
         return {name: _best(value.reshape(-1), keep).view_as(value) for name, value in scores.items()}
     chosen = _best(torch.cat([value.reshape(-1) for value in scores.values()]), keep)

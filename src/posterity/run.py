@@ -8,10 +8,11 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from posterity.calling import load_buffers
 from posterity.random import RandomStreams
 from posterity.types import Plan
 
-__all__ = ["Collector", "NoCollector", "Run"]
+__all__ = ["Collector", "NoCollector", "Run", "Sums"]
 
 
 class Collector(Protocol):
@@ -45,6 +46,23 @@ class NoCollector:
 
 
 @dataclass
+class Sums:
+    """Of the current epoch, on this rank.
+
+    Attributes:
+        loss: Over examples.
+        examples: How many they are.
+        right: Labels told right.
+        judged: Labels looked at: one for each example, position, draw and member.
+    """
+
+    loss: Tensor | float = 0.0
+    examples: float = 0
+    right: Tensor | int = 0
+    judged: int = 0
+
+
+@dataclass
 class Run:
     """A fit in progress.
 
@@ -59,7 +77,7 @@ class Run:
         entries: Backward passes (draws × micro-batches) whose gradients are summed in the current step.
         temperature: The temperature of the current step, 1 for the Bayes posterior.
         phase: Raised by whoever changes what a step computes (clipping begins, say), so that it is recorded anew.
-        loss: The sum of this rank's losses in the current epoch, for its figures; None as it begins.
+        sums: What the current epoch's figures are made of.
         members: Networks trained together as one stacked module, each parameter with a member dimension in front.
         history: Figures by epoch: what training curves are drawn from.
         best: For early stopping: the lowest validation loss, the epochs waited since, and the state then.
@@ -76,7 +94,7 @@ class Run:
     entries: int = 1
     temperature: float = 1.0
     phase: int = 0
-    loss: Tensor | None = None
+    sums: Sums = field(default_factory=Sums)
     members: int = 1
     history: list[dict[str, float]] = field(default_factory=list)
     best: dict[str, Any] = field(default_factory=dict)
@@ -90,6 +108,7 @@ class Run:
         """Everything that the next step depends on."""
         state: dict[str, Any] = {
             "module": self.module.state_dict(),
+            "buffers": dict(self.module.named_buffers()),
             "optimizer": self.optimizer.state_dict(),
             "collector": self.collector.state_dict(),
             "streams": self.streams.state_dict(),
@@ -105,6 +124,7 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state`` was taken, to the same bits."""
         self.module.load_state_dict(state["module"])
+        load_buffers(self.module, state.get("buffers", {}))  # files of before they were kept have none
         self.optimizer.load_state_dict(state["optimizer"])
         self.collector.load_state_dict(state["collector"])
         self.streams.load_state_dict(state["streams"])

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from torch import nn
 
 import posterity as pst
 from posterity.posteriors import WeightPosterior
@@ -132,3 +133,24 @@ def test_memory_is_free_as_soon_as_it_is_let_go(posterior):
         assert module() is None
     finally:
         gc.enable()
+
+
+class RandomFeatures(nn.Module):
+    """Features that every new network draws anew, and that no state_dict holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("features", torch.randn(2, 6), persistent=False)
+        self.layer = nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.layer(torch.tanh(x @ self.features))
+
+
+@pytest.mark.parametrize("method, members", [(pst.MAP(), 1), (pst.Laplace(), 1), (pst.MAP(), 2)])
+def test_a_file_has_the_buffers_that_a_state_dict_leaves_out(method, members, tmp_path):
+    x = torch.randn(30, 2)
+    training = pst.Training(progress=False)
+    q = pst.fit(RandomFeatures(), method, (x, (x[:, 0] > 0).long()), epochs=1, members=members, training=training)
+    pst.save(q, tmp_path / "q")
+    torch.testing.assert_close(pst.load(tmp_path / "q", RandomFeatures()).predict(x).probs, q.predict(x).probs)

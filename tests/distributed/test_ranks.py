@@ -65,7 +65,9 @@ def test_ranks_that_share_a_draw_are_one_process(tmp_path):
     launch("shared_draw", tmp_path)
     for name, method in SAMPLED.items():
         alone = pst.fit(network(), method, data(), epochs=2, seed=7, training=pst.Training(**TRAINING))
-        torch.testing.assert_close(torch.load(tmp_path / f"{name}.pt"), outputs(alone), rtol=1e-8, atol=1e-9)
+        own, history = torch.load(tmp_path / f"{name}.pt")
+        torch.testing.assert_close(own, outputs(alone), rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(history, alone.history)
 
 
 def test_a_loader_is_shuffled_alike_and_what_follows_training_sees_all_of_it(tmp_path):

@@ -65,9 +65,9 @@ def shared_draw(folder: Path) -> None:
     """All ranks share each draw, so that together they are one process."""
     training = pst.Training(**TRAINING, ranks_per_draw=dist.get_world_size())
     for name, method in SAMPLED.items():
-        own = outputs(pst.fit(network(), method, data(), epochs=2, seed=7, training=training))
+        posterior = pst.fit(network(), method, data(), epochs=2, seed=7, training=training)
         if dist.get_rank() == 0:
-            torch.save(own, folder / f"{name}.pt")
+            torch.save((outputs(posterior), posterior.history), folder / f"{name}.pt")
 
 
 def elastic(folder: Path) -> None:

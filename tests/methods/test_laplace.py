@@ -305,6 +305,43 @@ def test_a_last_layer_too_large_for_a_matrix_is_refused():
         Laplace(structure="last-layer").post_hoc(net, (torch.randn(8, 4), torch.arange(8)))
 
 
+class Bag(nn.Module):
+    """The mean of some words' vectors."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.layer = nn.EmbeddingBag(7, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(self.words(x))
+
+
+class Untrained:
+    """A callback that must not be called."""
+
+    def on_epoch(self, run, figures):
+        raise AssertionError("it was trained first")
+
+
+@pytest.mark.parametrize(
+    "make, method, x, sentence",
+    [
+        (lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)), pst.Laplace(), torch.randn(8, 3), "curvature needs"),
+        (lambda: nn.Linear(3, 1), pst.Laplace(), torch.randn(8, 5, 3), r"curvature needs outputs of shape \[batch"),
+        (Bag, pst.Laplace(), torch.randint(7, (8, 5)), "cannot make this network linear.*: use linearised=False"),
+        (Bag, pst.Laplace(structure="full"), torch.randint(7, (8, 5)), "cannot make this network linear"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:words .EmbeddingBag. has no rule")
+def test_what_has_no_posterior_is_refused_before_training(make, method, x, sentence):
+    net = make()
+    training = pst.Training(progress=False, callbacks=(Untrained(),))
+    with pytest.raises(PosterityError, match=sentence):
+        pst.fit(net, method, (x, net(x).detach()), epochs=1, training=training)
+    with pytest.raises(PosterityError, match=sentence):
+        method.post_hoc(net, (x, net(x).detach()), pst.likelihoods.Gaussian(1.0))
+
+
 def test_inputs_that_the_closed_form_cannot_take_are_refused():
     x, y = images()
     posterior = pst.fit(convolutional(), Laplace(), (x, y), epochs=1, training=pst.Training(progress=False))

@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import posterity as pst
 from posterity.methods.collect import Snapshots
@@ -285,6 +286,8 @@ def test_bad_hyper_parameters_are_refused():
     collector.collect()
     with pytest.raises(PosterityError, match="give a loader"):
         collector.posterior(pst.likelihoods.Categorical())
+    with pytest.raises(PosterityError, match="a Dataset gives single examples: use a DataLoader"):
+        collector.posterior(pst.likelihoods.Categorical(), TensorDataset(torch.randn(8, 3), torch.zeros(8)))
 
 
 def test_the_collector_is_snapshots_of_the_asked_rank():

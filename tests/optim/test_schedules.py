@@ -2,6 +2,7 @@
 
 import pytest
 
+import posterity as pst
 from posterity.optim import schedules
 from posterity.types import Plan
 
@@ -21,3 +22,9 @@ def test_schedules_hit_their_endpoints():
     cycle = schedules.CyclicalCosine(4)
     assert [round(cycle.factor(s, plan), 3) for s in (0, 25, 50, 75)] == [1, 1, 1, 1]
     assert all(cycle.factor(s, plan) < 0.01 for s in (24, 49, 74, 99))
+
+
+def test_a_schedule_of_no_cycles_is_refused():
+    for cycles, sentence in ((0, "cycles must be positive"), (2.5, "cycles must be a whole number")):
+        with pytest.raises(pst.PosterityError, match=sentence):
+            schedules.CyclicalCosine(cycles)

@@ -81,6 +81,28 @@ def test_probit_shrinks_logits_by_their_variance():
     assert (by_hand - sampled).abs().max() < 0.02  # an approximation, near the integral at these variances
 
 
+class Words(nn.Module):
+    """Two outputs for each of three words."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2).double()
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_probit_of_words_is_that_of_each_word():
+    """Softmax was over all words and classes together."""
+    net, x = Words(), torch.randn(5, 3, 4, dtype=torch.float64)
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    q = DiagonalGaussian(
+        net, pst.likelihoods.Categorical(), mean, {n: 0.5 * torch.ones_like(p) for n, p in mean.items()}
+    )
+    alone = Linearised(q).probit(x.flatten(0, 1)).view(5, 3, 2)
+    torch.testing.assert_close(Linearised(q).probit(x), alone)
+
+
 def test_inputs_in_blocks_give_the_same(monkeypatch):
     posterior = Linearised(posteriors()["kronecker"])
     whole = posterior.outputs(INPUTS)

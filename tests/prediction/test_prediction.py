@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -161,6 +162,14 @@ def test_automatic_draws_stop_at_the_tolerance_and_report_it():
     # The reported error is the real one: compare with a prediction of many more, independent draws.
     many = posterior.predict(X, 5000, generator=torch.Generator().manual_seed(5))
     assert (tight.probs - many.probs).abs().max() < 5 * tight.monte_carlo_error
+
+
+def test_draws_may_be_numpys_integers():
+    _, posterior = net_and_posterior()
+    torch.testing.assert_close(posterior.predict(X, np.int64(4)).probs, posterior.predict(X, 4).probs)
+    for wrong in (np.int64(0), np.float64(4.0), 2.5, "many"):
+        with pytest.raises(pst.PosterityError, match="draws must be a positive number"):
+            posterior.predict(X, wrong)
 
 
 def test_a_point_needs_one_draw():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import posterity as pst
-from posterity.posteriors import DiagonalGaussian, with_bank
+from posterity.posteriors import DiagonalGaussian, Mixture, with_bank
 from posterity.types import Batch
 
 G = torch.Generator().manual_seed(0)
@@ -50,6 +50,20 @@ def test_the_bank_is_saved_and_bounded(tmp_path):
         list(q.draws(7))
     more = q.refresh([(X, torch.zeros(64))], draws=7)
     assert len(list(more.draws(7))) == 7
+
+
+def test_automatic_draws_end_with_the_bank():
+    """1024 were asked for, which the bank refused."""
+    q = posterior()
+    exact = q.predict(X, draws=6).probs
+    torch.testing.assert_close(q.predict(X, "auto", tolerance=1e-9).probs, exact)
+    with pytest.raises(pst.PosterityError, match="32 draws were asked for, but the bank has 6"):
+        posterior().predict(X)  # not the eight of its first chunk
+    few = q.refresh([(X, torch.zeros(64))], draws=3)
+    for whole, most in ((pst.conformal(q, (X, torch.zeros(64).long()), draws=6), 6), (Mixture([q, few]), 6)):
+        found = whole.predict(X, "auto", tolerance=1e-9)
+        assert found.draws == most
+        torch.testing.assert_close(found.probs, whole.predict(X, draws=most).probs)
 
 
 def test_batched_draws_use_their_own_buffers():

@@ -12,6 +12,7 @@ from posterity.training.stream import open_stream
 G = torch.Generator().manual_seed(0)
 X = torch.randn(60, 3, generator=G, dtype=torch.float64)
 LABELS = X.argmax(1)
+NUMBERS = X @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + torch.randn(60, 1, generator=G).double()
 QUIET = {"progress": False}
 
 
@@ -59,3 +60,52 @@ def test_a_sampler_that_shards_shuffles_anew_every_epoch_and_once_is_all_of_the_
     assert len(first) == 30 and torch.equal(first, again) and not torch.equal(first, second)
     whole = torch.cat([batch.inputs for batch in stream.once()])
     torch.testing.assert_close(whole[whole[:, 0].argsort()], X[X[:, 0].argsort()], rtol=0, atol=0)
+
+
+def ragged(form: str):
+    """Sixty examples that come in the same batches every time, the last of them small."""
+    if form == "list":
+        return [(X[:50], NUMBERS[:50]), (X[50:56], NUMBERS[50:56]), (X[56:], NUMBERS[56:])]
+    return DataLoader(TensorDataset(X, NUMBERS), batch_size=28)
+
+
+@pytest.mark.parametrize("form", ["list", "loader"])
+@pytest.mark.parametrize("method", [pst.MAP(), pst.MAP(prior=pst.priors.Normal({"weight": 1.0})), pst.VOGN()], ids=repr)
+def test_examples_of_a_small_batch_count_as_others_do(method, form):
+    """Each of four examples alone in the last batch counted as a dozen others: that is another ridge solution."""
+    exact = torch.linalg.solve(X.T @ X / 0.25 + torch.eye(3), X.T @ NUMBERS / 0.25)
+    training = pst.Training(optimizer="sgd", lr=0.001, schedule="linear", **QUIET)
+    if isinstance(method, pst.VOGN):
+        training = pst.Training(lr=0.02, schedule="linear", **QUIET)
+    torch.manual_seed(0)
+    start = nn.Linear(3, 1, bias=False).double()
+    q = pst.fit(start, method, ragged(form), likelihood=pst.likelihoods.Gaussian(0.5), epochs=600, training=training)
+    assert (q.mean()["weight"] - exact.T).abs().max() < 0.01
+
+
+def test_the_figures_of_an_epoch_are_means_over_its_examples():
+    """With a rate too small to learn anything they are those of the network as it was."""
+    torch.manual_seed(0)
+    net = linear()
+    logits = net(X).detach()
+    expected = nn.functional.cross_entropy(logits, LABELS), (logits.argmax(1) == LABELS).double().mean()
+    loader = DataLoader(TensorDataset(X, LABELS), batch_size=16, shuffle=True)
+    for accumulate in (1, 3):
+        training = pst.Training(optimizer="sgd", lr=1e-12, accumulate=accumulate, **QUIET)
+        for given in ((X, LABELS), loader, [(X[:50], LABELS[:50]), (X[50:], LABELS[50:])]):
+            figures = pst.fit(net, pst.MAP(), given, epochs=2, training=training).history
+            found = [(row["loss"], row["accuracy"]) for row in figures]
+            torch.testing.assert_close(torch.tensor(found), torch.tensor([expected] * 2).float())
+
+
+@pytest.mark.parametrize("outputs, targets", [((), ()), ((1,), ()), ((), (1,)), ((1,), (1,)), ((3,), (3,))])
+def test_the_accuracy_of_yes_and_no_is_that_of_each_answer(outputs, targets):
+    """Of targets [B, 1] each was compared with the answers to all inputs."""
+    shape = nn.Flatten(-1) if outputs else nn.Flatten(0)
+    net = nn.Sequential(nn.Linear(3, *(outputs or (1,))), shape).double()
+    logits = net(X).detach()
+    answers = (torch.arange(logits.numel()) % 2).view(60, *targets)
+    right = ((logits.reshape(answers.shape) > 0) == answers).double().mean()
+    training = pst.Training(optimizer="sgd", lr=1e-12, **QUIET)
+    q = pst.fit(net, pst.MAP(), (X, answers), likelihood=pst.likelihoods.Bernoulli(), epochs=1, training=training)
+    assert q.history[0]["accuracy"] == pytest.approx(float(right))

@@ -23,7 +23,7 @@ def test_recordings_go_with_their_owner():
     def gradients(batch: Batch, size: int):
         loss = (net(batch.inputs) - batch.targets).square().sum() / size
         loss.backward()
-        return loss.detach(), batch.targets, batch.targets
+        return loss.detach(), 0, 0
 
     recorded = RecordedGradients(run, gradients)  # type: ignore[arg-type]
     recorded(Batch(torch.ones(2, 3), torch.zeros(2, 1)), 2)

@@ -200,3 +200,37 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path, other):
     pst.fit(**given, training=pst.Training(**options))
     with pytest.raises(pst.PosterityError, match="is of another network, or of other members"):
         pst.fit(**given | other, training=pst.Training(resume=True, **options))
+
+
+class Counting(nn.Module):
+    """Its outputs depend on how often it was called in training, which no state_dict holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            self.calls = self.calls + 1
+        return self.layer(x) * (1 + self.calls)
+
+
+def test_buffers_that_no_state_dict_holds_are_taken_up_again(tmp_path):
+    torch.manual_seed(0)
+    net, x = Counting(), torch.randn(40, 2)
+
+    class Stop:
+        def on_epoch(self, run, figures):
+            if run.epoch == 2:
+                raise KeyboardInterrupt
+
+    options = {"batch_size": 10, "checkpoint": tmp_path / "run", "progress": False}
+    fitted = lambda **more: pst.fit(  # noqa: E731
+        net, pst.MAP(), (x, (x[:, 0] > 0).long()), epochs=4, training=pst.Training(**options, **more)
+    )
+    whole = fitted()
+    (tmp_path / "run").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        fitted(callbacks=(Stop(),))
+    torch.testing.assert_close(fitted(resume=True).predict(x).probs, whole.predict(x).probs, rtol=0, atol=0)

@@ -35,6 +35,7 @@ from posterity.flat import Layout
 from posterity.methods.base import Method, check_precision
 from posterity.methods.laplace_structures import STRUCTURES, Precision, Structure
 from posterity.posteriors import Linearised, WeightPosterior
+from posterity.posteriors.linear_draws import LinearDraw
 from posterity.posteriors.tempered import minimise
 from posterity.probability import likelihoods
 from posterity.probability.correlated import Correlated
@@ -94,6 +95,18 @@ class Laplace(Method):
         check_precision(self, module)
         return super().prepare(module)
 
+    def rehearse(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
+        """The curvature of two examples, and what linearised predictions are made of."""
+        check_precision(self, module)
+        noise, few = likelihood.trainable(), next(_small([batch], next(module.parameters()).device, 2))
+        known = likelihood if noise is None else noise.frozen()  # type: ignore[operator]
+        network = _trainable_copy(module)
+        structure = STRUCTURES[self.structure](network)
+        structure.add(network, known, few, ggn.gauss_newton)
+        if self.linearised and not structure.network_is_linear:
+            mean = {name: p.detach().clone() for name, p in network.named_parameters()}
+            LinearDraw(network, mean, {name: mean[name] for name in structure.names})(few.inputs)
+
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
         """One pass over the data at the trained weights."""
         return self._about(run.module, likelihood, batches, run.streams.shared)
@@ -112,6 +125,7 @@ class Laplace(Method):
         if first is None:
             raise PosterityError("a Laplace posterior needs data")
         likelihood = likelihood or likelihoods.infer(first.targets)
+        self.rehearse(module, likelihood, first)
         generator = torch.Generator(device).manual_seed(0)
         return self._about(module, likelihood, chain([first], batches), generator)
 
@@ -177,8 +191,8 @@ def prior_terms(delta: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
     return delta.log().expand(len(offset)).sum(), (delta * offset.square()).sum()
 
 
-def _small(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """Pieces of at most ``PIECE`` examples, on the device."""
+def _small(batches: Iterable[Batch], device: torch.device, size: int = PIECE) -> Iterator[Batch]:
+    """Pieces of at most so many examples, on the device."""
     for batch in batches:
-        for start in range(0, len(batch.targets), PIECE):
-            yield map_batch(batch, lambda t, start=start: t[start : start + PIECE].to(device))  # type: ignore[misc]
+        for start in range(0, len(batch.targets), size):
+            yield map_batch(batch, lambda t, start=start: t[start : start + size].to(device))  # type: ignore[misc]

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import as_batch
+from posterity.calling import as_batches
 from posterity.methods.collect import Snapshots, Times, Trajectory
 from posterity.methods.swa import SWA, all_means, snapshots, trajectory_of
 from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior, with_bank
@@ -164,7 +164,7 @@ class SWAGCollector:
                 f"the network has BatchNorm ({next(iter(normed))}): give a loader of training batches to refresh it on"
             )
         posterior = copy.deepcopy(gaussian(self.module, likelihood, self.trajectory))  # the loop may go on collecting
-        return posterior if loader is None else with_bank(posterior, map(as_batch, loader), draws)
+        return posterior if loader is None else with_bank(posterior, as_batches(loader), draws)
 
     def state_dict(self) -> dict[str, Any]:
         """All that was gathered."""

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from posterity.types import Plan, PosterityError
+from posterity.types import Plan, PosterityError, check_positive, check_whole
 
 __all__ = ["Constant", "Cosine", "CyclicalCosine", "Linear", "MultiStep", "OneCycle", "Pace", "Schedule", "schedule"]
 
@@ -94,6 +94,10 @@ class CyclicalCosine(Schedule):
     """Warm restarts: every cycle begins at the base rate and ends near 0."""
 
     cycles: int = 4
+
+    def __post_init__(self) -> None:
+        check_whole(cycles=self.cycles)
+        check_positive(cycles=self.cycles)
 
     def position(self, step: int, plan: Plan) -> float:
         """Where in its cycle a step lies, in [0, 1)."""

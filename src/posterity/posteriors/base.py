@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import Draw, InputSpec, as_batch, num_examples, plain_copy, precision_of
+from posterity.calling import Draw, InputSpec, as_batches, num_examples, plain_copy, precision_of
 from posterity.prediction import Compute, Prediction, predict
 from posterity.prediction.passes import Weights, blocks, stack
 from posterity.probability.hyper import like
@@ -56,6 +56,11 @@ class Posterior:
     @property
     def distinct(self) -> int | None:
         """How many different draws there are, where they are finite."""
+        return None
+
+    @property
+    def most_draws(self) -> int | None:
+        """How many draws can be asked for, where there is an end to them."""
         return None
 
     @property
@@ -175,6 +180,11 @@ class WeightPosterior(Posterior):
         self.banked_in: str | None = None
 
     @property
+    def most_draws(self) -> int | None:
+        """Those of the bank, where there is one."""
+        return len(next(iter(self.bank.values()))) if self.bank else None
+
+    @property
     def numbers(self) -> str:
         """The kind of device and the precision that draws are made in, such as ``cpu float32``."""
         return f"{self.device.type} {precision_of(self.module)}"
@@ -221,12 +231,11 @@ class WeightPosterior(Posterior):
             yield Draw(self.module, params, buffers)
 
     def _banked(self, n: int, generator: torch.Generator | None) -> Iterator[Weights]:
-        size = len(next(iter(self.bank.values())))
         if generator is not None:
             raise PosterityError("a network with BatchNorm has a fixed bank of draws: leave the generator out")
-        if n > size:
+        if self.most_draws is not None and n > self.most_draws:
             raise PosterityError(
-                f"{n} draws were asked for, but the bank has {size}: posterior.refresh(loader, draws={n})"
+                f"{n} draws were asked for, but the bank has {self.most_draws}: posterior.refresh(loader, draws={n})"
             )
         if self.banked_in not in (None, self.numbers):
             raise PosterityError(
@@ -240,7 +249,7 @@ class WeightPosterior(Posterior):
         """The same posterior with a bank of ``draws`` draws, their BatchNorm buffers gathered on training batches."""
         from posterity.posteriors.batchnorm import with_bank  # it needs this class
 
-        return with_bank(self, map(as_batch, loader), draws)
+        return with_bank(self, as_batches(loader), draws)
 
 
 def _moved(value: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:

@@ -124,6 +124,11 @@ class Conformal(Posterior):
         """As many as the posterior inside has."""
         return self.parts[0].distinct
 
+    @property
+    def most_draws(self) -> int | None:
+        """As many as the posterior inside."""
+        return self.parts[0].most_draws
+
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """The draws of the posterior inside."""
         return self.parts[0].draws(n, generator)

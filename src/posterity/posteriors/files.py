@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from posterity.calling import InputSpec, find_device, plain_copy, precision_of
+from posterity.calling import InputSpec, find_device, load_buffers, plain_copy, precision_of
 from posterity.files import read_state, write_state
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.conformal import Conformal
@@ -88,7 +88,7 @@ def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
         state["state"] |= {"parts": [_unpacked(part, module) for part in state["parts"]]}
     likelihood = likelihoods.by_name(**state["likelihood"])
     posterior = KINDS[state["kind"]].rebuild(module, likelihood, state["state"])
-    posterior.module.load_state_dict(state["buffers"], strict=False)
+    load_buffers(posterior.module, state["buffers"])
     if state["inputs"]:
         shapes = tuple(tuple(shape) for shape in state["inputs"]["shapes"])
         posterior.inputs = InputSpec(shapes, tuple(state["inputs"]["dtypes"]))

@@ -159,7 +159,7 @@ class Linearised(WeightPosterior):
         mean, drawn = self.mean(), self.sample()
         free = {name: m for name, m in mean.items() if drawn[name] is not m}
         held = {name: m for name, m in mean.items() if name not in free}
-        size = sum(m.numel() for m in free.values()) * self._width(inputs)
+        size = sum(m.numel() for m in free.values()) * self._shape(inputs).numel()
         count = max(1, _FLOATS // size)
         parts = [self._block(part, free, held) for part in blocks(inputs, count)]
         return torch.cat([mean for mean, _ in parts]), torch.cat([covariance for _, covariance in parts])
@@ -176,8 +176,10 @@ class Linearised(WeightPosterior):
             found.append(spread @ spread.mT)
         return mean, torch.cat(found)
 
-    def _width(self, inputs: Inputs) -> int:
-        return call(self.module, map_inputs(inputs, lambda t: t[:1])).numel()
+    @torch.no_grad()
+    def _shape(self, inputs: Inputs) -> torch.Size:
+        """Of one input's outputs."""
+        return call(self.module, map_inputs(inputs, lambda t: t[:1].to(self.device))).shape[1:]
 
     def _block(self, inputs: Inputs, free: Params, held: Params) -> tuple[Tensor, Tensor]:
         def one(params: Params, own: Any) -> tuple[Tensor, Tensor]:
@@ -191,13 +193,14 @@ class Linearised(WeightPosterior):
         return mean, spread @ spread.mT
 
     def probit(self, inputs: Inputs) -> Tensor:
-        """Class probabilities [batch, classes] in closed form, by the probit approximation."""
+        """Class probabilities [batch, ..., classes] in closed form, by the probit approximation."""
         if not self.likelihood.classifies:
             raise PosterityError("the probit approximation is for classes; outputs() has the exact mean and variance")
         mean, covariance = self.outputs(inputs)
         temperature = getattr(self.likelihood, "temperature", 1.0)  # variances are of logits before it divides them
         variance = covariance.diagonal(dim1=-2, dim2=-1) / temperature**2
-        return self.likelihood.probs(mean / torch.sqrt(1 + torch.pi / 8 * variance))
+        logits = mean / torch.sqrt(1 + torch.pi / 8 * variance)
+        return self.likelihood.probs(logits.view(-1, *self._shape(inputs)))
 
     def state(self) -> dict[str, Any]:
         """The evidence, and whether the network is linear; the posterior over weights is stored as a part."""

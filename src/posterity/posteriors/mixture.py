@@ -47,6 +47,12 @@ class Mixture(WeightPosterior):
         counts = [part.distinct for part in self.parts]
         return None if any(c is None for c in counts) else sum(c for c in counts if c is not None)
 
+    @property
+    def most_draws(self) -> int | None:
+        """As often the draws of the part that has fewest as there are parts."""
+        each = [part.most_draws for part in self.parts if part.most_draws is not None]
+        return len(self.parts) * min(each) if each else None
+
     def _shares(self, n: int) -> list[int]:
         """How many draws each part gives."""
         if n < len(self.parts):

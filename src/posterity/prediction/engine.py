@@ -43,7 +43,7 @@ def predict(
         generator: Noise; the posterior's own seed if not given, so that the same call gives the same answer.
         keep_samples: Also keep every draw's own prediction.
         tolerance: For ``"auto"``: the Monte Carlo error aimed at.
-        max_draws: For ``"auto"``: where to stop all the same.
+        max_draws: For ``"auto"``: where to stop all the same, or with the last draw of a network with BatchNorm.
         compute: How to compute it.
     """
     if posterior.inputs is not None:
@@ -51,10 +51,10 @@ def predict(
     finite = finite_check(inputs)
     if num_examples(inputs) == 0:
         raise PosterityError("there are no inputs to predict")
-    auto = draws == "auto"
-    if draws not in ("auto", "moments") and (not isinstance(draws, SupportsIndex) or draws < 1):
+    if draws not in ("auto", "moments") and (not isinstance(draws, SupportsIndex) or int(draws) < 1):
         raise PosterityError(f"draws must be a positive number, 'auto' or 'moments', got {draws!r}")
-    count = max_draws if isinstance(draws, str) else int(draws)
+    auto = draws == "auto"
+    count = min(max_draws, posterior.most_draws or max_draws) if isinstance(draws, str) else int(draws)
     home, device = tensors_of(inputs)[0].device, next(posterior.module.parameters()).device
     inputs = map_inputs(inputs, lambda t: t.to(device))
     if home.type == "cpu":
@@ -88,7 +88,7 @@ def _run(
     enough: Callable[[], bool],
 ) -> None:
     """Feed the accumulator with chunks of draws until all are in or it has enough."""
-    if compute not in posterior.ways and posterior.samples(1, generator) is None:
+    if compute not in posterior.ways and posterior.samples(count, generator) is None:
         for outputs in posterior.drawn_outputs(inputs, count, generator, compute.block):
             sums.add(outputs)
             if enough():

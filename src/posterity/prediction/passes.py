@@ -43,6 +43,11 @@ class DrawsFunctions(Protocol):
     module: nn.Module
     ways: dict[Any, Any]
 
+    @property
+    def most_draws(self) -> int | None:
+        """How many draws can be asked for, where there is an end to them."""
+        ...
+
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
         """n functions."""
         ...

@@ -88,6 +88,10 @@ class Categorical(Likelihood):
         """Softmax."""
         return softmax(self._logits(outputs))
 
+    def label(self, outputs: Tensor) -> Tensor:
+        """The largest logit."""
+        return self._logits(outputs).argmax(-1)
+
     def _logits(self, outputs: Tensor) -> Tensor:
         return outputs if self.temperature == 1 else outputs / self.temperature
 

@@ -49,6 +49,10 @@ class Likelihood:
         """Class probabilities; only where ``classifies``."""
         raise PosterityError(f"{type(self).__name__} has no class probabilities")
 
+    def label(self, outputs: Tensor) -> Tensor:
+        """The most probable class; only where ``classifies``."""
+        return self.probs(outputs).argmax(-1)
+
     def mean(self, outputs: Tensor) -> Tensor:
         """E[y | f]; only for numbers."""
         raise PosterityError(f"{type(self).__name__} has no mean: use probs")

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from posterity.files import read_state, write_state
-from posterity.run import Run
+from posterity.run import Run, Sums
 from posterity.training.distributed import Ranks
 from posterity.types import PosterityError
 
@@ -53,7 +54,7 @@ class Checkpoint:
             "now": global_generators(device),
             "epoch_start": self.epoch_start,
             "local": run.streams.state_dict(),
-            "loss": run.loss,
+            "sums": vars(run.sums),
         }
         each = self.ranks.gather(own)
         if self.ranks.writes and self.path is not None:
@@ -74,7 +75,8 @@ class Checkpoint:
             raise PosterityError(f"{self.path} is of another network, or of other members: {error}") from error
         own = state["ranks"][self.ranks.rank]
         run.streams.load_state_dict(own["local"])
-        run.loss = None if own.get("loss") is None else own["loss"].to(device)
+        sums: dict[str, Any] = own.get("sums", {})  # a file of before they were kept has none
+        run.sums = Sums(**tree_map_only(Tensor, lambda t: t.to(device), sums))
         # An epoch that was under way is replayed from its start; one about to begin starts now.
         begun = run.step % run.plan.steps_per_epoch != 0
         set_global_generators(own["epoch_start"] if begun else own["now"], device)

@@ -61,7 +61,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     resumed = checkpoint.restore(run, job.device) if job.training.resume else None
     pace, watch = _pace(job), Watch(job.likelihood, job.held, job.training.patience)
     forward = torch.compile(run.module) if job.training.compile else run.module
-    launched: Callable[[Batch, int], Found] = partial(_gradients, run, job, forward)
+    launched: Callable[[Batch, float], Found] = partial(_gradients, run, job, forward)
     recorded = RecordedGradients(run, launched) if job.training.record and job.device.type == "cuda" else launched
     run.module.train()
     while run.step < job.plan.steps and not watch.stopped(run):
@@ -74,7 +74,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
             resumed = None
         for batch, size in batches:
             _set_pace(run, pace, rates)
-            watch.add(run, *gradients(batch, size))
+            watch.add(run, gradients(batch, size), size)
             del batch  # so that the next one can take its memory
             _update(run, job)
             if run.step % (1 if job.device.type == "cpu" else _LOOK_EVERY) == 0 or run.step == job.plan.steps:
@@ -89,8 +89,8 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     watch.restore_best(run)
 
 
-def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch, size: int) -> Found:
-    """Sum the gradients of all draws and micro-batches; the loss, and the last outputs with their targets."""
+def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch, size: float) -> Found:
+    """Sum the gradients of all draws and micro-batches."""
     method, training = job.method, job.training
     likelihood: Likelihood = run.noise or job.likelihood  # type: ignore[assignment]
     if training.augment is not None:
@@ -99,6 +99,8 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
     micros = _split(batch, int(training.accumulate))
     run.entries = method.mc_samples * len(micros)
     losses: list[Tensor] = []
+    right: Tensor | int = 0
+    judged = 0
     for _ in range(method.mc_samples):
         for micro in micros:
             # A weight of 1 but for ragged pieces: the mean over entries and ranks is then the mean over the batch.
@@ -114,8 +116,11 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
                 loss = nll + penalty if isinstance(penalty, Tensor) else nll  # a number has no gradient
                 (loss if weight == 1 else loss * weight).backward()
             losses.append(nll.detach() if weight == 1 else nll.detach() * weight)
-    mean = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
-    return mean, outputs.detach(), micro.targets
+            if job.likelihood.classifies:
+                labels = job.likelihood.label(outputs.detach())
+                right = right + (labels == micro.targets.reshape(labels.shape)).sum()
+                judged += labels.numel()
+    return losses[0] if len(losses) == 1 else torch.stack(losses).mean(), right, judged
 
 
 def _mean_loss(likelihood: Likelihood, outputs: Tensor, batch: Batch) -> Tensor:
@@ -194,7 +199,7 @@ def _split(batch: Batch, pieces: int) -> list[Batch]:
     return [map_batch(batch, lambda t, a=start: t[a : a + size]) for start in starts]  # type: ignore[misc]
 
 
-def _skip(batches: Iterator[tuple[Batch, int]], count: int) -> None:
+def _skip(batches: Iterator[tuple[Batch, float]], count: int) -> None:
     for _ in range(count):
         next(batches)
 

@@ -18,8 +18,8 @@ from posterity.types import Batch, PosterityError
 
 __all__ = ["RecordedGradients"]
 
-Found = tuple[Tensor, Tensor, Tensor]
-"""The loss of a step, and its last outputs with their targets."""
+Found = tuple[Tensor, Tensor | int, int]
+"""The loss of a step, and of its classes how many are told right, and of how many."""
 
 
 class RecordedGradients:
@@ -27,17 +27,17 @@ class RecordedGradients:
 
     Args:
         run: Whose parameters get gradients.
-        gradients: ``(batch, size of the whole batch)`` → loss, outputs, targets; backward passes on the way.
+        gradients: ``(batch, size of the whole batch)`` → what was found; backward passes on the way.
     """
 
-    def __init__(self, run: Run, gradients: Callable[[Batch, int], Found]) -> None:
+    def __init__(self, run: Run, gradients: Callable[[Batch, float], Found]) -> None:
         self.run, self.gradients = run, gradients
         noise = [] if run.noise is None else list(run.noise.parameters())
         self.parameters = [p for group in run.optimizer.param_groups for p in group["params"]] + noise
         self.pace: tuple[object, ...] = ()
-        self.sizes: dict[tuple[int, int], Recorded] = {}
+        self.sizes: dict[tuple[float, int], Recorded] = {}
 
-    def __call__(self, batch: Batch, size: int) -> Found:
+    def __call__(self, batch: Batch, size: float) -> Found:
         """The gradients of one step."""
         pace = self.run.temperature, self.run.phase
         if pace != self.pace:
@@ -58,7 +58,7 @@ class RecordedGradients:
 
 
 def _work(
-    run: Run, parameters: list[Tensor], gradients: Callable[[Batch, int], Found], size: int, batch: Batch
+    run: Run, parameters: list[Tensor], gradients: Callable[[Batch, float], Found], size: float, batch: Batch
 ) -> tuple[Found, list[Tensor | None], int]:
     """What is recorded: the gradients of one batch, from none."""
     for p in parameters:

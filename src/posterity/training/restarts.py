@@ -133,7 +133,7 @@ class Together:
         self.num_data, self.batch_size, self.smallest = first.num_data, first.batch_size, first.smallest
         self.steps_per_epoch = first.steps_per_epoch
 
-    def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
+    def epoch(self, index: int) -> Iterator[tuple[Batch, float]]:
         """Every member's batch, concatenated; the size is one member's, so that their losses add up."""
         for own in zip(*(stream.epoch(index) for stream in self.streams), strict=True):
             tensors = [batch.inputs for batch, _ in own]

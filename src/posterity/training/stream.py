@@ -18,6 +18,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     IterableDataset,
+    SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
     default_collate,
@@ -45,8 +46,12 @@ class Stream(Protocol):
     checked: bool
     """Whether all of the data has been looked at before the first step."""
 
-    def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
-        """This rank's part of each batch, and the size of the whole batch."""
+    def epoch(self, index: int) -> Iterator[tuple[Batch, float]]:
+        """This rank's part of each batch, and the number of examples whose mean it stands for.
+
+        That is the size of the whole batch. Where batches are the same in every epoch it is their average size: the
+        examples of a small one would otherwise count for more than others, epoch after epoch.
+        """
         ...
 
     def once(self) -> Iterator[Batch]:
@@ -99,7 +104,7 @@ class Resident:
     def _generator(self, index: int) -> torch.Generator:
         return generator_for(self.seed + _EPOCH_STRIDE * (index + 1))
 
-    def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
+    def epoch(self, index: int) -> Iterator[tuple[Batch, float]]:
         """Slices of the shuffled data."""
         order = self.balanced(index) if self.balance else self.order(index)
         for chosen in order.split(self.batch_size)[: self.steps_per_epoch]:
@@ -132,6 +137,7 @@ class FromLoader:
         self.part, self.copies = slice(ranks.rank, None, ranks.world), 1
         self.steps_per_epoch, self.num_data, self.batch_size, self.smallest = _measure(loader, num_data)
         self.sampler = getattr(loader, "sampler", None)
+        self.typical = self.num_data / self.steps_per_epoch if _repeats(loader) else None
         if isinstance(self.sampler, DistributedSampler):
             self.part, self.copies = slice(None), ranks.world
             self.batch_size *= ranks.world
@@ -161,7 +167,7 @@ class FromLoader:
                 raise PosterityError(message)
             yield Batch(map_inputs(batch.inputs, move), move(batch.targets), weights)
 
-    def epoch(self, index: int) -> Iterator[tuple[Batch, int]]:
+    def epoch(self, index: int) -> Iterator[tuple[Batch, float]]:
         """The loader's batches, this rank's rows of them."""
         if isinstance(self.sampler, DistributedSampler):
             self.sampler.set_epoch(index)  # or it would shuffle as before
@@ -173,7 +179,7 @@ class FromLoader:
                 raise PosterityError(f"the loader gave {given} batches in an epoch, and {expected}")
             inputs = map_inputs(batch.inputs, lambda t: t[self.part])
             weights = None if batch.weights is None else batch.weights[self.part]
-            yield Batch(inputs, batch.targets[self.part], weights), self.copies * len(batch.targets)
+            yield Batch(inputs, batch.targets[self.part], weights), self.typical or self.copies * len(batch.targets)
 
     def once(self) -> Iterator[Batch]:
         """The loader's batches, whole; shuffled if it shuffles."""
@@ -244,6 +250,12 @@ def split_off(data: Any, fraction: float, seed: int) -> tuple[tuple[Inputs, Tens
         raise PosterityError(f"holding out {held} of {len(targets)} examples leaves none to train on")
     take = lambda rows: (map_inputs(inputs, lambda t: t[rows]), targets[rows])  # noqa: E731
     return take(order[held:]), take(order[:held])
+
+
+def _repeats(loader: Any) -> bool:
+    """Whether all of the data comes in the same batches in every epoch."""
+    in_order = isinstance(loader, DataLoader) and isinstance(loader.sampler, SequentialSampler)
+    return isinstance(loader, list) or (in_order and loader.batch_size is not None and not loader.drop_last)
 
 
 def _measure(loader: Iterable[Any], num_data: int | None) -> tuple[int, int, int, int]:

@@ -1,4 +1,4 @@
-"""The figures of an epoch, and when to stop: mean loss, accuracy of its last batch, validation loss, best so far."""
+"""The figures of an epoch, and when to stop: mean loss and accuracy, validation loss, best so far."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import copy
 import math
 
 import torch
-from torch import Tensor
 
 from posterity.calling import call
 from posterity.probability.likelihoods import Likelihood
-from posterity.run import Run
+from posterity.run import Run, Sums
 from posterity.training.distributed import Ranks
+from posterity.training.recording import Found
 from posterity.training.stream import Stream
 
 __all__ = ["Watch"]
@@ -29,11 +29,13 @@ class Watch:
     def __init__(self, likelihood: Likelihood, held: Stream | None, patience: int | None) -> None:
         self.likelihood, self.held, self.patience = likelihood, held, patience
 
-    def add(self, run: Run, loss: Tensor, outputs: Tensor, targets: Tensor) -> None:
-        """Take in one step."""
-        self.latest = loss
-        run.loss = loss.clone() if run.loss is None else run.loss.add_(loss)
-        self.outputs, self.targets = outputs, targets
+    def add(self, run: Run, found: Found, size: float) -> None:
+        """Take in one step of so many examples."""
+        self.latest, right, judged = found
+        run.sums.loss += self.latest * size
+        run.sums.examples += size
+        run.sums.right += right
+        run.sums.judged += judged
 
     @property
     def last(self) -> float:
@@ -42,15 +44,14 @@ class Watch:
 
     def figures(self, run: Run, ranks: Ranks) -> dict[str, float]:
         """The epoch's figures; starts the next epoch's sums."""
-        loss = torch.as_tensor(run.loss) / ((run.step - 1) % run.plan.steps_per_epoch + 1)
-        run.loss = None
-        ranks.average_([loss])
-        figures = {"loss": float(loss) / run.members, "lr": float(run.optimizer.param_groups[0]["lr"])}
-        if self.likelihood.classifies:
-            right = self.likelihood.probs(self.outputs).argmax(-1) == self.targets.view(
-                self.outputs.shape[:1] + self.targets.shape[1:]
-            )
-            figures["accuracy"] = float(right.float().mean())
+        sums = torch.tensor([float(total) for total in vars(run.sums).values()], dtype=torch.float64)
+        run.sums = Sums()
+        sums = sums.to(self.latest.device)
+        ranks.average_([sums])
+        loss, examples, right, judged = sums.tolist()
+        figures = {"loss": loss / examples / run.members, "lr": float(run.optimizer.param_groups[0]["lr"])}
+        if judged:
+            figures["accuracy"] = right / judged
         if self.held is not None:
             figures["validation_loss"] = held_out_loss(run, self.likelihood, self.held)
             self._judge(figures["validation_loss"], run)
