@@ -49,7 +49,9 @@ class Variational(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs: with fresh noise in train mode, at the mean in eval mode."""
         if self.training and not self._looked:
-            self._find_shared(*args, **kwargs)
+            # Not a decorator: that would import torch's compiler, which takes over a second, for everyone.
+            look = torch.compiler.disable(self._find_shared) if torch.compiler.is_compiling() else self._find_shared
+            look(*args, **kwargs)
             self._looked = True
         return self._pass(*args, **kwargs)
 
@@ -63,7 +65,6 @@ class Variational(nn.Module):
             for block in self.blocks:
                 block.slots.clear(block.beside)
 
-    @torch.compiler.disable
     @torch.no_grad()
     def _find_shared(self, *args: Any, **kwargs: Any) -> None:
         """Tell layers that a pass calls more than once, by a pass of which nothing else is left: they share a draw."""
