@@ -7,6 +7,7 @@ from torch import nn
 from posterity.compression import compact, speed
 from posterity.compression.flops import flops
 from posterity.compression.layers import PairedMaxPool2d, SparseLinear, with_faster_layers, with_plain_layers
+from posterity.compression.pipeline import _numbers
 
 
 def pruned(out, inner, keep, bias=True):
@@ -105,6 +106,12 @@ def test_flops_of_layers_that_torch_would_fuse(network, shape, products, trainab
     fast = torch.backends.mha.get_fastpath_enabled()
     assert flops(network.eval().requires_grad_(trainable), torch.zeros(3, *shape)) == products
     assert torch.backends.mha.get_fastpath_enabled() == fast
+
+
+def test_numbers_of_a_sparse_layer_are_its_non_zeros_and_biases():
+    sparse, dense = pruned(20, 30, 0.1), nn.Linear(20, 3)
+    kept = int((sparse.weight != 0).sum())
+    assert _numbers(nn.Sequential(SparseLinear(sparse), nn.BatchNorm1d(20), dense)) == kept + 20 + 2 * 20 + 63
 
 
 def test_rows_repeat_and_cut():

@@ -82,6 +82,16 @@ def test_false_alarms_are_under_one_percent():
     assert alarms == 0 and aside / total < 0.002
 
 
+def test_distances_are_from_the_point_that_the_line_reaches_next_by_hand():
+    detector = Detector(Typicality(window=4, warm_up=4))
+    for step, rest in enumerate((1.0, -1.0, -1.0, 1.0)):  # about the line 1 + step/2, which no other fits better
+        detector.observe(0, torch.full((3,), 1 + step / 2 + rest).double(), 8)
+    std = math.sqrt(4 / (4 - 2))  # four squares of 1, two numbers fitted
+    seen = torch.tensor([[3.0, 3 - std, 3 + 2 * std]]).double()
+    assert detector.distances(seen, 8) == pytest.approx([2.0])
+    assert detector.distances(seen, 2) == pytest.approx([1.0])  # a quarter of the examples, twice the spread
+
+
 def test_small_last_batches_are_no_new_tasks():
     verdicts, _, known = follow(3, [0, 0, 0], sizes=[BATCH] * 9 + [2])
     assert known == [0] and verdicts.count(None) == 0

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -49,6 +50,28 @@ def test_effective_sample_size_of_autoregressive_chains(correlation):
     chains = autoregressive(4, 4000, correlation)
     expected = 16_000 * (1 - correlation) / (1 + correlation)
     assert float(effective_sample_size(chains).mean()) == pytest.approx(expected, rel=0.08)
+
+
+def test_effective_sample_size_by_the_book():
+    """Gelman et al. 11.5, lag by lag, with Geyer's sum over pairs that are positive and made to fall."""
+    chains = autoregressive(2, 60, 0.9)[..., 0]
+    halves = torch.cat([chains[:, :30], chains[:, 30:]])
+    centred, n = halves - halves.mean(1, keepdim=True), halves.shape[1]
+    within = halves.var(1).mean()
+    pooled = (n - 1) / n * within + halves.mean(1).var()
+    rho = [1.0]
+    for lag in range(1, n):
+        covariance = (centred[:, lag:] * centred[:, : n - lag]).sum(1).mean() / (n - 1)
+        rho.append(float(1 - (within - covariance) / pooled))
+    pairs = [rho[2 * k] + rho[2 * k + 1] for k in range(n // 2)]
+    total, least = 0.0, math.inf
+    for pair in pairs:
+        if pair <= 0:
+            break
+        least = min(least, pair)
+        total += least
+    assert any(later > earlier > 0 for earlier, later in itertools.pairwise(pairs))  # falling is not for nothing
+    assert float(effective_sample_size(chains)) == pytest.approx(halves.numel() / (2 * total - 1))
 
 
 def test_effective_sample_size_of_disagreeing_chains_is_small():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import posterity as pst
-from posterity.evaluation.connection import connect
+from posterity.evaluation.connection import Connection, connect
 from posterity.evaluation.landscape import Plane, judge, landmarks, landscape
 from posterity.posteriors import Empirical, LowRankGaussian, Mixture
 from posterity.types import PosterityError
@@ -116,6 +116,12 @@ class Ring(nn.Module):
 
     def forward(self, x):
         return x * 0 + 2 * (self.w.square().sum() - 1)
+
+
+def test_a_barrier_is_what_stands_above_the_line_between_the_ends():
+    t, error = torch.tensor([0.0, 0.25, 1.0]), torch.zeros(3)
+    ways = Connection(t, torch.tensor([1.0, 2.0, 5.0]), error, torch.tensor([4.0, 4.5, 0.0]), error, {})
+    assert ways.barrier == pytest.approx((0.0, 1.5))
 
 
 def test_a_curve_goes_round_the_hill_that_the_straight_line_crosses():

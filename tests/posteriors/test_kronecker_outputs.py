@@ -18,6 +18,17 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def test_a_blocks_density_and_variances_are_those_of_the_kronecker_product():
+    """Of a matrix that is not square, with factors that are not orthogonal, as Noisy K-FAC has them."""
+    left, right, scale = randn(2, 2, seed=1), randn(4, 4, seed=2), randn(2, 4, seed=3).abs() + 0.1
+    block = MatrixBlock("weight", "bias", left, right, scale)
+    root = torch.kron(left, right) * scale.flatten()
+    exact = torch.distributions.MultivariateNormal(torch.zeros(8).double(), root @ root.T)
+    deviation = randn(2, 4, seed=4)
+    torch.testing.assert_close(block.log_prob(deviation), exact.log_prob(deviation.flatten()))
+    torch.testing.assert_close(block.variance().flatten(), exact.variance)
+
+
 class TimeFirst(nn.Module):
     """Examples are the second dimension inside."""
 

@@ -92,3 +92,20 @@ def test_parts_of_different_networks_are_refused():
     other = Empirical(nn.Linear(2, 1, bias=False), LIKELIHOOD, [{"weight": torch.zeros(1, 2)}])
     with pytest.raises(pst.PosterityError, match="one network"):
         Mixture([points(0.0), other])
+
+
+def test_moments_and_density_are_those_of_the_mixture():
+    means, stds = torch.tensor([0.5, -1.0, 2.0]).double(), torch.tensor([0.3, 0.7, 0.2]).double()
+    parts = [
+        DiagonalGaussian(
+            nn.Linear(1, 1, bias=False).double(), LIKELIHOOD, {"weight": m.view(1, 1)}, {"weight": s.view(1, 1)}
+        )
+        for m, s in zip(means, stds, strict=True)
+    ]
+    D = torch.distributions
+    exact = D.MixtureSameFamily(D.Categorical(torch.ones(3).double()), D.Normal(means, stds))
+    mixture = Mixture(parts)
+    torch.testing.assert_close(mixture.mean()["weight"].squeeze(), exact.mean)
+    torch.testing.assert_close(mixture.variance()["weight"].squeeze(), exact.variance)
+    where = torch.tensor([[0.2]]).double()
+    torch.testing.assert_close(mixture.log_prob({"weight": where}), exact.log_prob(where.squeeze()))

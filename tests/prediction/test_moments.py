@@ -10,6 +10,7 @@ from torch import nn
 import posterity as pst
 from posterity.models import lenet5
 from posterity.posteriors import DiagonalGaussian, FullGaussian
+from posterity.prediction.moment_rules import LayerWeights, Moments, _batch_norm
 from posterity.prediction.moments import normal_points, output_moments
 
 DOUBLE = torch.float64
@@ -117,6 +118,21 @@ def test_a_small_spread_about_a_large_mean_keeps_its_digits(activation):
     found = output_moments(net, mean, variance, torch.ones(1, 1))
     assert float(found.mean) == pytest.approx(100, rel=1e-6)
     assert float(found.variance) == pytest.approx(1e-4, rel=5e-3)
+
+
+def test_a_random_batch_norm_is_a_product_of_independent_factors():
+    """Inputs, slope and offset all random: Var(ab + c) = E[a]² Var b + Var a E[b²] + Var c."""
+    layer = nn.BatchNorm1d(2).to(DOUBLE).eval()
+    layer.running_mean.copy_(torch.tensor([0.5, -1.0]))
+    layer.running_var.copy_(torch.tensor([4.0, 0.25]))
+    mean, variance = torch.tensor([[1.5, 0.2]], dtype=DOUBLE), torch.tensor([[0.6, 1.1]], dtype=DOUBLE)
+    slope, offset = torch.tensor([1.2, -0.7], dtype=DOUBLE), torch.tensor([0.3, 0.1], dtype=DOUBLE)
+    weights = LayerWeights({"weight": slope, "bias": offset}, {"weight": slope**2 / 4, "bias": offset**2})
+    found = _batch_norm(layer, Moments(mean, variance), weights)
+    scale = (layer.running_var + layer.eps).rsqrt()
+    center, spread = (mean - layer.running_mean) * scale, variance * scale**2
+    torch.testing.assert_close(found.mean, center * slope + offset)
+    torch.testing.assert_close(found.variance, slope**2 * spread + slope**2 / 4 * (center**2 + spread) + offset**2)
 
 
 def test_batch_norm_scales_means_and_stds():

@@ -162,6 +162,8 @@ def test_automatic_draws_stop_at_the_tolerance_and_report_it():
     # The reported error is the real one: compare with a prediction of many more, independent draws.
     many = posterior.predict(X, 5000, generator=torch.Generator().manual_seed(5))
     assert (tight.probs - many.probs).abs().max() < 5 * tight.monte_carlo_error
+    few = posterior.predict(X, 5, keep_samples=True)
+    assert few.monte_carlo_error == pytest.approx(float(few.samples.std(0).max()) / math.sqrt(5))
 
 
 def test_draws_may_be_numpys_integers():

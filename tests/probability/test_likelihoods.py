@@ -10,6 +10,7 @@ from posterity.probability.likelihoods import (
     Categorical,
     Gaussian,
     HeteroscedasticGaussian,
+    MultiHead,
     Poisson,
     infer,
     pooled,
@@ -47,7 +48,10 @@ def test_sequences_are_summed_over_positions():
     ("likelihood", "outputs", "targets"),
     [
         (Categorical(), F4, CLASSES),
+        (Categorical(temperature=1.7, frequencies=(3, 1, 2, 5)), F4, CLASSES),
+        (MultiHead(temperature=1.7, heads=((0, 3), (1, 2)), head=0), F4[:2], CLASSES[:2]),
         (Bernoulli(), F4[:, :1], torch.tensor([0.0, 1, 1, 0, 1], dtype=torch.float64)),
+        (Bernoulli(temperature=1.7), F4[:, :1], torch.tensor([0.0, 1, 1, 0, 1], dtype=torch.float64)),
         (Gaussian(0.3), F4[:, :2], REAL),
         (Poisson(), F4[:, :1], torch.tensor([[0.0], [3], [1], [7], [2]], dtype=torch.float64)),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -112,7 +113,7 @@ class Mixture(WeightPosterior):
     def log_prob(self, params: Params) -> torch.Tensor:
         """log mean of the parts' densities."""
         each = torch.stack([part.log_prob(params) for part in self._weights()])
-        return torch.logsumexp(each, 0) - torch.log(torch.tensor(float(len(each))))
+        return torch.logsumexp(each, 0) - math.log(len(each))
 
     def refresh(self, loader: Iterable[Any], draws: int = 32) -> Mixture:
         """The same mixture, every part with a bank of ``draws`` draws of its own."""

@@ -225,7 +225,7 @@ class Regression(Prediction):
     def log_prob(self, targets: Tensor) -> Tensor:
         """log mean_s p(y | f_s)."""
         each = torch.stack([self.likelihood.log_prob(f, targets) for f in self.components])
-        return torch.logsumexp(each, 0) - torch.log(torch.tensor(float(len(each))))
+        return torch.logsumexp(each, 0) - math.log(len(each))
 
     def columns(self) -> dict[str, Tensor]:
         """Mean, standard deviation, its two parts, and the 95% interval."""
