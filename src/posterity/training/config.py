@@ -101,7 +101,7 @@ class Training:
             raise PosterityError("patience needs validation data: give validation=0.1 or a pair of tensors")
         if self.resume and self.checkpoint is None:
             raise PosterityError("resume needs the checkpoint's file name")
-        if isinstance(self.validation, Real) and not 0 < self.validation < 1:
+        if isinstance(self.validation, Real) and not 0 < float(self.validation) < 1:
             raise PosterityError(f"the validation fraction must lie in (0, 1), got {self.validation}")
 
     @property
