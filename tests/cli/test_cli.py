@@ -211,6 +211,12 @@ def test_lists(posterity, command):
     assert code == 0 and expected in out
 
 
+def test_every_method_is_said_to_be_something_else(posterity, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    rows = [line.split("│") for line in posterity("methods")[1].splitlines() if line.startswith("│")]
+    assert len(rows) == len({row[2] for row in rows}) == len(METHODS)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

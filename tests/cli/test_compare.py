@@ -42,6 +42,17 @@ def test_results_of_another_kind_are_not_written_over(tmp_path):
     assert (tmp_path / "results.json").read_text() == theirs
 
 
+def test_where_everything_fails_the_reasons_can_be_read_and_the_exit_code_tells(tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the network of a user has a bug that takes a whole sentence to describe")
+
+    monkeypatch.setattr("posterity.evaluation.arena.Arena._run", fail)
+    done = invoke("--data", "two-moons", "--methods", "map,swag", "--seeds", 1, "--out", tmp_path)
+    assert done.exit_code == 2 and "No method finished" in done.output
+    assert "SWAG failed: the network of a user has a bug that takes a whole" in done.output
+    assert (tmp_path / "report.html").is_file()
+
+
 def test_an_interrupt_is_one_sentence(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt

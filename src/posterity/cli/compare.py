@@ -71,6 +71,7 @@ def _check(out: Path) -> None:
 def _finish(results: dict[str, Any], out: Path) -> None:
     """Write the report, print the table and the verdict."""
     from posterity.report.page import write_report
+    from posterity.report.standing import done
     from posterity.report.tables import as_rich
     from posterity.report.verdict import verdict
 
@@ -79,6 +80,8 @@ def _finish(results: dict[str, Any], out: Path) -> None:
     shown.print(as_rich(results))
     shown.print(f"\n{verdict(results)}\n", highlight=False)
     shown.print(f"{page} · {out / 'results.json'} · {out / 'figures'}", highlight=False)
+    if not done(results):
+        raise typer.Exit(2)
 
 
 def _names(text: str) -> tuple[str, ...]:

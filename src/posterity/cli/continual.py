@@ -48,7 +48,6 @@ def continual(
     if not chosen or seeds < 1:
         raise PosterityError("no method was named" if not chosen else f"seeds must be positive, got {seeds}")
     options = {"memory": Memory(memory, choose) if memory else None, "rehearse": rehearse, "temperature": temperature}
-    make_folder(out)
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     for name in chosen:
         made = _recipe(name, config, options)
@@ -84,6 +83,7 @@ def _learn(
     out: Path,
 ) -> Learned:
     known = benchmark(stream, tasks=tasks, seed=seed)
+    make_folder(out)
     training = config.make_training(progress=True)
     if "lr" not in config.training_options:
         training = replace(training, lr=made.lr)

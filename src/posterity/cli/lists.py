@@ -15,7 +15,7 @@ def methods() -> None:
     """List the methods with their options."""
     rows = []
     for name, cls in METHODS.items():
-        about = (inspect.getdoc(inspect.getmodule(cls)) or "").partition("\n")[0]
+        about = (inspect.getdoc(cls) or "").partition("\n")[0]
         rows.append((name, about, ", ".join(f.name for f in fields(cls))))
     table("Methods (--method NAME, --set method.OPTION=VALUE)", ("name", "what it is", "options"), rows)
 

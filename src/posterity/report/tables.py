@@ -53,6 +53,7 @@ def as_rich(results: Mapping[str, Any]) -> Table:
         title=f"{escape(results['title'])}: ranked by NLL; {_BEST} best, {_TIED} tied with it",
         title_justify="left",
         caption_justify="left",
+        min_width=None if names else 72,  # the reasons of failures are as wide as the table, which may have no figure
     )
     table.add_column("method", no_wrap=True)
     for name in names:
