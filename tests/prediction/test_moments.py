@@ -110,6 +110,20 @@ def test_with_independent_activations_moments_are_those_of_draws(case):
     assert ((draws.var(0) - found.variance).abs() <= 5 * spread + 1e-12).all()
 
 
+@pytest.mark.parametrize("activation", [nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.Softplus(), nn.ELU()])
+@pytest.mark.parametrize("std", [0.3, 1.0, 3.0])
+def test_activations_of_wide_inputs_have_their_moments(activation, std):
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), activation).double()
+    at = {"0.weight": torch.full((1, 1), 0.5, dtype=torch.float64)}
+    found = output_moments(net, at, {"0.weight": at["0.weight"] * 0 + std**2}, torch.ones(1, 1, dtype=torch.float64))
+    z = torch.linspace(-9, 9, 20_001, dtype=torch.float64)
+    share, value = torch.softmax(-0.5 * z.square(), 0), activation(0.5 + std * z)
+    mean = (share * value).sum()
+    variance = (share * (value - mean).square()).sum()
+    assert abs(float(found.mean - mean)) < 1e-3 * float(variance.sqrt())
+    assert float(found.variance) == pytest.approx(float(variance), rel=4e-3)
+
+
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.LeakyReLU(0.2), nn.GELU(), nn.Softplus(), nn.ELU(), nn.SiLU()])
 def test_a_small_spread_about_a_large_mean_keeps_its_digits(activation):
     """Where the activation is a straight line, in float32."""

@@ -5,7 +5,7 @@ mean W, weight variance V and inputs of mean m and variance v (squares element b
 
     linear, convolution   mean = W m + b,    variance = W² v + V (m² + v) + variance of b
     ReLU, leaky ReLU      exact moments of a rectified Gaussian
-    other activations     Gauss–Hermite quadrature
+    other activations     quadrature
     BatchNorm (eval)      a linear map of each channel
     max-pooling           the mean and variance of the unit with the largest mean
     average pooling       mean of the means; units of a channel share their noise, so the std is the mean of the stds
