@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from posterity.calling import InputSpec, call, check_finite, copied, device_order, map_inputs
 from posterity.methods.base import Method
+from posterity.padding import padding_rows
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
+from posterity.posteriors.padding import hold_padding
 from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
@@ -108,7 +110,8 @@ def start(module: nn.Module, job: Job) -> Run:
     job.ranks.broadcast_([*network.parameters(), *network.buffers()])
     streams = RandomStreams.from_seed(job.seed, job.ranks.rank // job.training.ranks_per_draw, job.device)
     optimizer = job.method.optimizer(network, job.plan, streams)
-    run = Run(network, optimizer, job.method.collector(network, job.plan), job.plan, streams)
+    collector, padding = job.method.collector(network, job.plan), padding_rows(network)
+    run = Run(network, optimizer, collector, job.plan, streams, padding=padding)
     noise = job.likelihood.trainable()
     if noise is not None:
         run.noise = noise.to(job.device)
@@ -120,6 +123,7 @@ def finish(run: Run, job: Job) -> Posterior:
     """Read the posterior off a finished run, with buffers that fit its draws."""
     likelihood = run.noise.frozen() if run.noise is not None else job.likelihood  # type: ignore[operator]
     posterior = job.method.posterior(run, likelihood, job.stream.once())
+    hold_padding(posterior, run.padding)
     first = next(iter(job.stream.once()))
     posterior.inputs, posterior.seed = InputSpec.of(first.inputs), job.seed
     posterior._fresh()

@@ -106,6 +106,8 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
             # A weight of 1 but for ragged pieces: the mean over entries and ranks is then the mean over the batch.
             weight = len(micro.targets) * len(micros) * job.ranks.world / size
             with method.perturb(run.optimizer, weight):
+                for row in run.padding:
+                    row.put_back()
                 with _autocast(training, job.device):
                     outputs = call(forward, micro.inputs)
                 if run.epoch == 0 and not job.stream.checked:
