@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, call, check_finite, copied, device_order, map_inputs
+from posterity.calling import InputSpec, call, check_finite, copied, device_order, map_inputs, train_mode
 from posterity.methods.base import Method
 from posterity.padding import padding_rows
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
@@ -48,7 +48,8 @@ def fit(
     """Fit a posterior over networks.
 
     Args:
-        module: An ordinary network, which is not changed, or a function that makes one.
+        module: An ordinary network, which is not changed, or a function that makes one. BatchNorm layers in
+            eval mode, in a network that is in training mode, are frozen: they use their statistics and keep them.
         method: How to get the posterior, such as ``MAP()`` or ``SWAG(rank=20)``.
         data: A DataLoader or list of batches, a Dataset, or a tuple of tensors (inputs, targets).
         likelihood: How targets arise from outputs; None takes Categorical for integer targets and Gaussian with learned
@@ -224,7 +225,7 @@ def _check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> Non
 @torch.no_grad()
 def _check_single(network: nn.Module, inputs: Inputs) -> None:
     """Refuse a last batch of one example where the network cannot train on one, as with BatchNorm."""
-    trial = copied(network).train()
+    trial = train_mode(copied(network))
     try:
         with global_seed(0, next(network.parameters()).device):
             call(trial, map_inputs(inputs, lambda t: t[:1]))

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, check_finite, map_inputs, num_examples
+from posterity.calling import call, check_finite, map_inputs, num_examples, train_mode
 from posterity.methods.base import Method
 from posterity.optim.schedules import Pace, schedule
 from posterity.probability.likelihoods import Likelihood
@@ -63,7 +63,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     forward = torch.compile(run.module) if job.training.compile else run.module
     launched: Callable[[Batch, float], Found] = partial(_gradients, run, job, forward)
     recorded = RecordedGradients(run, launched) if job.training.record and job.device.type == "cuda" else launched
-    run.module.train()
+    train_mode(run.module)
     while run.step < job.plan.steps and not watch.stopped(run):
         batches, position = job.stream.epoch(run.epoch), run.step % job.plan.steps_per_epoch
         gradients = recorded if run.epoch > 0 or job.stream.checked else launched  # checking waits for the device
