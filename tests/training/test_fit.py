@@ -480,6 +480,25 @@ def test_classes_are_integers_of_any_size(dtype):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+class Shifting(nn.Module):
+    """Shifts the inputs that it was given, for good."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2).double()
+
+    def forward(self, x):
+        return self.layer(x.sub_(0.5))
+
+
+def test_a_network_that_writes_into_its_inputs_is_refused():
+    """Every further draw saw inputs shifted once more, and so did the user."""
+    before = X.clone()
+    with pytest.raises(pst.PosterityError, match="writes into its inputs"):
+        pst.fit(Shifting(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET))
+    assert torch.equal(X, before)
+
+
 def test_a_schedule_of_no_cycles_is_refused():
     for cycles, sentence in ((0, "cycles must be positive"), (2.5, "cycles must be a whole number")):
         with pytest.raises(pst.PosterityError, match=sentence):

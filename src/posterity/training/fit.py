@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, call, check_finite, copied, device_order, map_inputs, train_mode
+from posterity.calling import InputSpec, call, check_finite, copied, device_order, map_inputs, tensors_of, train_mode
 from posterity.methods.base import Method
 from posterity.padding import padding_rows
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
@@ -195,19 +195,24 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
 
 @torch.no_grad()
 def _check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets: Tensor) -> None:
-    """Refuse inputs that the network cannot take, and targets that do not fit its outputs."""
+    """Refuse inputs that the network cannot take or that it writes into, and targets that do not fit its outputs."""
     check_finite(batch.inputs)
     if batch.weights is not None and not bool((batch.weights >= 0).all()):
         raise PosterityError(f"weights of examples must not be negative, got {float(batch.weights.min())!r}")
     mode = network.training
     network.eval()
+    inputs = map_inputs(batch.inputs, torch.clone)
     try:
-        outputs = call(network, batch.inputs)
+        outputs = call(network, inputs)
     except (RuntimeError, TypeError, IndexError) as error:
         shapes = InputSpec.of(batch.inputs).shapes
         raise PosterityError(f"the network cannot take inputs of shape (batch, *{shapes[0]}): {error}") from error
     finally:
         network.train(mode)
+    if not all(map(torch.equal, tensors_of(inputs), tensors_of(batch.inputs))):
+        raise PosterityError(
+            "the network writes into its inputs, so that a second draw would see other ones: let it work on a copy"
+        )
     if not isinstance(outputs, Tensor):
         raise PosterityError(f"the network must return one tensor, got {type(outputs).__name__}")
     likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
