@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -36,6 +37,7 @@ __all__ = [
     "device_order",
     "find_device",
     "finite_check",
+    "is_frozen",
     "load_buffers",
     "map_batch",
     "map_inputs",
@@ -44,6 +46,7 @@ __all__ = [
     "plain_copy",
     "precision_of",
     "tensors_of",
+    "train_mode",
     "type_name",
 ]
 
@@ -163,7 +166,8 @@ def find_device(name: torch.device | str) -> torch.device:
 def copied(module: nn.Module) -> nn.Module:
     """A copy of the user's network, which is never changed itself; one that could not be copied later is refused.
 
-    Embeddings give whole gradients in it: prior and noise are everywhere, and few optimizers take sparse ones.
+    Embeddings give whole gradients in it: prior and noise are everywhere, and few optimizers take sparse ones. A
+    BatchNorm layer in eval mode in a network in training mode is frozen, and is marked, since modes change.
     """
     for name, part in module.named_modules():
         where, hooks = f"layer {name!r}" if name else "the network", part._forward_pre_hooks.values()
@@ -181,6 +185,21 @@ def copied(module: nn.Module) -> nn.Module:
     for part in network.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False
+        if isinstance(part, _BatchNorm) and network.training and not part.training:
+            part.frozen = True  # type: ignore[assignment]
+    return network
+
+
+def is_frozen(layer: nn.Module) -> bool:
+    """Whether it is a BatchNorm layer that keeps its running statistics in training, and uses them."""
+    return getattr(layer, "frozen", False) and isinstance(layer, _BatchNorm)
+
+
+def train_mode(network: nn.Module) -> nn.Module:
+    """The network in training mode, but for BatchNorm layers that are frozen."""
+    network.train()
+    for layer in filter(is_frozen, network.modules()):
+        layer.eval()
     return network
 
 

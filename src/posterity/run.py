@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from posterity.calling import load_buffers
+from posterity.padding import PaddingRow
 from posterity.random import RandomStreams
 from posterity.types import Plan
 
@@ -78,6 +79,7 @@ class Run:
         temperature: The temperature of the current step, 1 for the Bayes posterior.
         phase: Raised by whoever changes what a step computes (clipping begins, say), so that it is recorded anew.
         sums: What the current epoch's figures are made of.
+        padding: Rows of embeddings that are not trained, and are put back before every pass.
         members: Networks trained together as one stacked module, each parameter with a member dimension in front.
         history: Figures by epoch: what training curves are drawn from.
         best: For early stopping: the lowest validation loss, the epochs waited since, and the state then.
@@ -95,6 +97,7 @@ class Run:
     temperature: float = 1.0
     phase: int = 0
     sums: Sums = field(default_factory=Sums)
+    padding: list[PaddingRow] = field(default_factory=list)
     members: int = 1
     history: list[dict[str, float]] = field(default_factory=list)
     best: dict[str, Any] = field(default_factory=dict)

@@ -280,3 +280,37 @@ def test_what_moments_cannot_pass_is_refused():
         full.predict(inputs(3, 2), draws="moments")
     with pytest.raises(pst.PosterityError, match="'moments'"):
         full.predict(inputs(3, 2), draws="guess")
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.LeakyReLU, nn.SiLU, nn.ELU])
+def test_activations_in_place_are_those_that_are_not(activation):
+    """SiLU and ELU wrote into the mean that the rule went on to use."""
+    first, last = nn.Linear(3, 4), nn.Linear(4, 2)
+    x, found = torch.randn(5, 3), []
+    for inplace in (False, True):
+        layer = activation(inplace=inplace)
+        net = nn.Sequential(first, layer, last)
+        mean = {name: p.detach() for name, p in net.named_parameters()}
+        found.append(output_moments(net, mean, {name: torch.full_like(p, 0.1) for name, p in mean.items()}, x))
+    torch.testing.assert_close(found[0], found[1])
+
+
+class Residual(nn.Module):
+    """What it adds is what the activation wrote into, or not."""
+
+    def __init__(self, inplace):
+        super().__init__()
+        self.layer, self.relu = nn.Linear(3, 3), nn.ReLU(inplace)
+
+    def forward(self, x):
+        hidden = self.layer(x)
+        return self.relu(hidden) + hidden
+
+
+def test_a_value_used_again_after_it_was_written_into_is_refused():
+    """The rules make new values, so that what was added was not what the network adds."""
+    plain, writing = Residual(False), Residual(True)
+    mean = {name: p.detach() for name, p in plain.named_parameters()}
+    output_moments(plain, mean, mean, torch.randn(5, 3))
+    with pytest.raises(pst.PosterityError, match="what relu writes into and is used again: use draws=32"):
+        output_moments(writing, mean, mean, torch.randn(5, 3))

@@ -174,6 +174,12 @@ def test_draws_may_be_numpys_integers():
             posterior.predict(X, wrong)
 
 
+@pytest.mark.parametrize("wrong", [{"block": 0}, {"chunk": -3}, {"memory": 0}, {"block": 2.5}])
+def test_a_computation_of_nothing_is_refused(wrong):
+    with pytest.raises(pst.PosterityError, match=f"{next(iter(wrong))} must be"):
+        Compute(**wrong)
+
+
 def test_a_point_needs_one_draw():
     net, _ = net_and_posterior()
     point = Empirical(net, CATEGORICAL, [{n: p.detach() for n, p in net.named_parameters()}])

@@ -72,6 +72,50 @@ def test_batched_draws_use_their_own_buffers():
     torch.testing.assert_close(q.predict(X, draws=6, compute=pst.Compute(batched=True, chunk=4)).probs, looped)
 
 
+@pytest.mark.parametrize("method", [pst.MAP(), pst.IVON(), pst.SGLD(burn_in=2, thin=1), pst.MeanField()], ids=repr)
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_frozen_layer_keeps_its_statistics_and_uses_them(method, members):
+    """As in fine-tuning: the layer is in eval mode, the network is not. It is then a fixed slope and offset."""
+    net = network()
+    net[1].running_mean.copy_(torch.arange(5.0))
+    net[1].running_var.copy_(torch.arange(1.0, 6.0))
+    net[1].eval()
+    data = X, (X[:, 0] > 0).long()
+    training = pst.Training(batch_size=21, validation=data, progress=False)  # a last batch of one is no trouble to it
+    q = pst.fit(net, method, data, epochs=6, members=members, training=training)
+    for part in q.parts or [q]:
+        assert torch.equal(part.module[1].running_mean, torch.arange(5.0).double()) and not part.bank
+    for params, buffers in q.samples(4):
+        hidden = nn.functional.linear(X, params["0.weight"], params["0.bias"])
+        z = (hidden - torch.arange(5.0)) / (torch.arange(1.0, 6.0) + net[1].eps).double().sqrt()
+        z = (z * params["1.weight"] + params["1.bias"]).relu()
+        expected = nn.functional.linear(z, params["3.weight"], params["3.bias"])
+        torch.testing.assert_close(torch.func.functional_call(q.module, {**params, **buffers}, (X,)), expected)
+
+
+def test_a_frozen_layer_trains_as_a_fixed_map_does():
+    """The same fit with the statistics folded into a layer that has none."""
+
+    class Fixed(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.weight, self.bias = nn.Parameter(layer.weight.detach()), nn.Parameter(layer.bias.detach())
+            self.center, self.scale = layer.running_mean, (layer.running_var + layer.eps).sqrt()
+
+        def forward(self, x):
+            return (x - self.center) / self.scale * self.weight + self.bias
+
+    net = network()
+    net[1].running_mean.copy_(torch.arange(5.0))
+    plain = nn.Sequential(net[0], Fixed(net[1]), net[2], net[3])
+    net[1].eval()
+    found = [
+        pst.fit(n, pst.MAP(), (X, (X[:, 0] > 0).long()), epochs=5, training=pst.Training(lr=0.01, progress=False))
+        for n in (net, plain)
+    ]
+    torch.testing.assert_close(found[0].predict(X).probs, found[1].predict(X).probs)
+
+
 def test_map_keeps_the_training_statistics():
     q = pst.fit(network(), pst.MAP(), (X, (X[:, 0] > 0).long()), epochs=3, training=pst.Training(progress=False))
     assert q.module[1].num_batches_tracked == 3

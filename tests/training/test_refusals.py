@@ -158,6 +158,25 @@ def test_a_single_example_left_over_is_refused_where_the_network_cannot_train_on
     fit(mlp(), alone)
 
 
+class Shifting(nn.Module):
+    """Shifts the inputs that it was given, for good."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2).double()
+
+    def forward(self, x):
+        return self.layer(x.sub_(0.5))
+
+
+def test_a_network_that_writes_into_its_inputs_is_refused():
+    """Every further draw saw inputs shifted once more, and so did the user."""
+    before = X.clone()
+    with pytest.raises(pst.PosterityError, match="writes into its inputs"):
+        pst.fit(Shifting(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET))
+    assert torch.equal(X, before)
+
+
 def test_tensorboard_is_asked_for_by_name():
     with pytest.raises(pst.PosterityError, match="pip install tensorboard"):
         pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(tensorboard="board", **QUIET))

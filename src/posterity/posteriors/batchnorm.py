@@ -22,7 +22,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import aligned, call, device_order, map_inputs
+from posterity.calling import aligned, call, device_order, is_frozen, map_inputs
 from posterity.posteriors.base import WeightPosterior
 from posterity.recorded import Recorded
 from posterity.types import Batch, Inputs, Params, PosterityError
@@ -36,11 +36,11 @@ BATCHES = 100
 
 
 def batchnorm_layers(module: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
-    """BatchNorm layers that keep running statistics, by name."""
+    """BatchNorm layers that keep running statistics, by name; those that are frozen need none of each draw."""
     return {
         name: layer
         for name, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and not is_frozen(layer)
     }
 
 

@@ -92,7 +92,7 @@ def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Moments]:
     nodes, shares = _quadrature()
 
     def rule(x: Moments, *args: Any, **kwargs: Any) -> Moments:
-        std, center = x.variance.sqrt(), function(x.mean, *args, **kwargs)
+        std, center = x.variance.sqrt(), function(x.mean.clone(), *args, **kwargs)  # it may work in place
         shift, second = torch.zeros_like(std), torch.zeros_like(std)
         for node, share in zip(nodes, shares, strict=True):
             value = function(x.mean + node * std, *args, **kwargs) - center  # a large value itself would cancel below

@@ -20,6 +20,7 @@ are approximate in deep networks. Sources: Wu et al. 2019 (1810.03958), Frey & H
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -86,6 +87,7 @@ class Propagation(fx.Interpreter):
             mean, variance = ({f"0.{name}": value for name, value in part.items()} for part in (mean, variance))
             module = nn.Sequential(module)
         super().__init__(_traced(module))
+        _check_in_place(self.module)  # type: ignore[arg-type]
         self.extra_traceback = False  # it would end up in the text of our errors
         first = {id(p): name for name, p in module.named_parameters()}
         names = {name: first[id(p)] for name, p in module.named_parameters(remove_duplicate=False)}  # of tied weights
@@ -134,6 +136,16 @@ class Propagation(fx.Interpreter):
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
             raise PosterityError(f"moments cannot pass through {name}: use draws=32")
         return rules[target](*args, **kwargs)
+
+
+def _check_in_place(traced: fx.GraphModule) -> None:
+    """Refuse a value that is used again after it was written into: rules make new values."""
+    order = {node: place for place, node in enumerate(traced.graph.nodes)}
+    for node in order:
+        layer = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+        writes = getattr(layer, "inplace", False) or node.kwargs.get("inplace", False) or node.target is operator.iadd
+        if writes and any(order[user] > order[node] for user in node.all_input_nodes[0].users):
+            raise PosterityError(f"moments cannot follow what {node} writes into and is used again: use draws=32")
 
 
 def _random(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

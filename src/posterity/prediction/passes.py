@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 from posterity.calling import InputSpec, activation_bytes, arguments, call, map_inputs, num_examples
 from posterity.probability.likelihoods import Likelihood
 from posterity.recorded import Recorded
-from posterity.types import Inputs, Params, PosterityError, Predictor
+from posterity.types import Inputs, Params, PosterityError, Predictor, check_positive, check_whole
 
 __all__ = ["KEEP", "Compute", "DrawsFunctions", "Passes", "Way", "Weights", "blocks", "stack"]
 
@@ -85,6 +85,11 @@ class Compute:
     chunk: int | None = None
     memory: int | None = None
     block: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in ("chunk", "memory", "block") if getattr(self, name) is not None}
+        check_whole(**given)
+        check_positive(**given)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, call, check_finite, copied, device_order, map_inputs
+from posterity.calling import InputSpec, call, check_finite, copied, device_order, map_inputs, tensors_of, train_mode
 from posterity.methods.base import Method
+from posterity.padding import padding_rows
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
+from posterity.posteriors.padding import hold_padding
 from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
@@ -47,7 +49,8 @@ def fit(
     """Fit a posterior over networks.
 
     Args:
-        module: An ordinary network, which is not changed, or a function that makes one.
+        module: An ordinary network, which is not changed, or a function that makes one. BatchNorm layers in
+            eval mode, in a network that is in training mode, are frozen: they use their statistics and keep them.
         method: How to get the posterior, such as ``MAP()`` or ``SWAG(rank=20)``.
         data: A DataLoader or list of batches, a Dataset, or a tuple of tensors (inputs, targets).
         likelihood: How targets arise from outputs; None takes Categorical for integer targets and Gaussian with learned
@@ -109,7 +112,8 @@ def start(module: nn.Module, job: Job) -> Run:
     job.ranks.broadcast_([*network.parameters(), *network.buffers()])
     streams = RandomStreams.from_seed(job.seed, job.ranks.rank // job.training.ranks_per_draw, job.device)
     optimizer = job.method.optimizer(network, job.plan, streams)
-    run = Run(network, optimizer, job.method.collector(network, job.plan), job.plan, streams)
+    collector, padding = job.method.collector(network, job.plan), padding_rows(network)
+    run = Run(network, optimizer, collector, job.plan, streams, padding=padding)
     noise = job.likelihood.trainable()
     if noise is not None:
         run.noise = noise.to(job.device)
@@ -121,6 +125,7 @@ def finish(run: Run, job: Job) -> Posterior:
     """Read the posterior off a finished run, with buffers that fit its draws."""
     likelihood = run.noise.frozen() if run.noise is not None else job.likelihood  # type: ignore[operator]
     posterior = job.method.posterior(run, likelihood, job.stream.once())
+    hold_padding(posterior, run.padding)
     first = next(iter(job.stream.once()))
     posterior.inputs, posterior.seed = InputSpec.of(first.inputs), job.seed
     posterior._fresh()
@@ -191,19 +196,24 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
 
 @torch.no_grad()
 def _check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets: Tensor) -> None:
-    """Refuse inputs that the network cannot take, and targets that do not fit its outputs."""
+    """Refuse inputs that the network cannot take or that it writes into, and targets that do not fit its outputs."""
     check_finite(batch.inputs)
     if batch.weights is not None and not bool((batch.weights >= 0).all()):
         raise PosterityError(f"weights of examples must not be negative, got {float(batch.weights.min())!r}")
     mode = network.training
     network.eval()
+    inputs = map_inputs(batch.inputs, torch.clone)
     try:
-        outputs = call(network, batch.inputs)
+        outputs = call(network, inputs)
     except (RuntimeError, TypeError, IndexError) as error:
         shapes = InputSpec.of(batch.inputs).shapes
         raise PosterityError(f"the network cannot take inputs of shape (batch, *{shapes[0]}): {error}") from error
     finally:
         network.train(mode)
+    if not all(map(torch.equal, tensors_of(inputs), tensors_of(batch.inputs))):
+        raise PosterityError(
+            "the network writes into its inputs, so that a second draw would see other ones: let it work on a copy"
+        )
     if not isinstance(outputs, Tensor):
         raise PosterityError(f"the network must return one tensor, got {type(outputs).__name__}")
     likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
@@ -221,7 +231,7 @@ def _check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> Non
 @torch.no_grad()
 def _check_single(network: nn.Module, inputs: Inputs) -> None:
     """Refuse a last batch of one example where the network cannot train on one, as with BatchNorm."""
-    trial = copied(network).train()
+    trial = train_mode(copied(network))
     try:
         with global_seed(0, next(network.parameters()).device):
             call(trial, map_inputs(inputs, lambda t: t[:1]))

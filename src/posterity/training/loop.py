@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, check_finite, map_batch, map_inputs, num_examples
+from posterity.calling import call, check_finite, map_batch, map_inputs, num_examples, train_mode
 from posterity.methods.base import Method
 from posterity.optim.schedules import Pace, schedule
 from posterity.probability.likelihoods import Likelihood
@@ -63,7 +63,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     forward = torch.compile(run.module) if job.training.compile else run.module
     launched: Callable[[Batch, float], Found] = partial(_gradients, run, job, forward)
     recorded = RecordedGradients(run, launched) if job.training.record and job.device.type == "cuda" else launched
-    run.module.train()
+    train_mode(run.module)
     while run.step < job.plan.steps and not watch.stopped(run):
         batches, position = job.stream.epoch(run.epoch), run.step % job.plan.steps_per_epoch
         gradients = recorded if run.epoch > 0 or job.stream.checked else launched  # checking waits for the device
@@ -106,6 +106,8 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
             # A weight of 1 but for ragged pieces: the mean over entries and ranks is then the mean over the batch.
             weight = len(micro.targets) * len(micros) * job.ranks.world / size
             with method.perturb(run.optimizer, weight):
+                for row in run.padding:
+                    row.put_back()
                 with _autocast(training, job.device):
                     outputs = call(forward, micro.inputs)
                 if run.epoch == 0 and not job.stream.checked:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posterity.calling import arguments, map_inputs
+from posterity.calling import arguments, is_frozen, map_inputs
 from posterity.posteriors import Mixture, Posterior
 from posterity.probability.likelihoods import Likelihood, pooled
 from posterity.random import RandomStreams, global_seed
@@ -80,6 +80,8 @@ def reinitialised(module: nn.Module, seed: int, device: torch.device) -> nn.Modu
     frozen = [(p, p.detach().clone()) for p in network.parameters() if not p.requires_grad]
     with global_seed(seed, device):
         for name, part in reversed(list(network.named_modules())):  # children first: a parent may redraw its parts
+            if is_frozen(part):
+                continue
             reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
             if reset is not None:
                 reset()

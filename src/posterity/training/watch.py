@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from posterity.calling import call
+from posterity.calling import call, train_mode
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run, Sums
 from posterity.training.distributed import Ranks
@@ -87,5 +87,5 @@ def held_out_loss(run: Run, likelihood: Likelihood, held: Stream) -> float:
             for batch in held.once()
         ]
     finally:
-        run.module.train()
+        train_mode(run.module)
     return -sum(float(s) for s, _ in sums) / sum(n for _, n in sums)

@@ -1,0 +1,51 @@
+"""Padding rows of embeddings: no gradient reaches them, so that a method's noise there would be its prior's.
+
+A network does not train them; in a fit and in the draws of its posterior they stay as they were.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["PaddingRow", "padding_rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class PaddingRow:
+    """One row of one embedding.
+
+    Attributes:
+        name: Of the embedding's weight in its network.
+        weight: That weight.
+        index: Which row it is.
+        value: What stands in it.
+    """
+
+    name: str
+    weight: Tensor
+    index: int
+    value: Tensor
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Undo what an optimizer did to it: weight decay, or noise."""
+        self.weight[self.index] = self.value
+
+
+def padding_rows(module: nn.Module) -> list[PaddingRow]:
+    """Those of all embeddings but where another layer has the same weight, and trains it."""
+    uses = Counter(id(p) for part in module.modules() for p in part.parameters(recurse=False))
+    layers = {
+        f"{name}.weight".lstrip("."): layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.padding_idx is not None
+    }
+    return [
+        PaddingRow(name, p, layers[name].padding_idx, p[layers[name].padding_idx].detach().clone())  # type: ignore[arg-type]
+        for name, p in module.named_parameters()
+        if name in layers and uses[id(p)] == 1
+    ]
