@@ -68,7 +68,7 @@ STRATEGIES: dict[str, Callable[[Options], Strategy]] = {
     "joint": lambda o: Joint(),
 }
 
-_VOGN = {"lr": [0.003], "prior": [0.3, 1.0], "init_precision": [0.1], "mc_samples": [1], "epochs": [6, 12]}
+_VOGN = {"lr": [0.003], "prior": [0.3, 1.0], "init_precision": [0.1], "mc_samples": [1], "epochs": [6, 12, 24]}
 GRIDS: dict[str, dict[str, list[Any]]] = {
     "fine-tuning": {"lr": [1e-3], "epochs": [10, 30]},
     "ewc": {"lr": [1e-3], "strength": [10.0, 1.0, 3.0, 30.0, 100.0, 300.0, 1000.0, 3000.0], "epochs": [10]},
