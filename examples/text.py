@@ -1,6 +1,6 @@
 """Film reviews with a Bayesian transformer: which sentences should a person read again?
 
-python examples/text.py --out text            # SST-2, all methods: two minutes on a GPU
+python examples/text.py --out text            # SST-2, all methods: ten minutes on a CPU core
 
 One line makes a network of embeddings and attention Bayesian: the method that `fit` is given. A sentence can be unclear
 in itself (aleatoric), or be unlike what the network has learned from (epistemic).
