@@ -13,7 +13,8 @@ import posterity
 ROOT = Path(posterity.__file__).parent
 # "posterity" is the package itself, whose __init__ gathers what stands above it.
 ORDER = [
-    *("types", "random", "flat", "masks", "files", "calling", "padding", "last_layer", "unrolled", "recorded"),
+    *("types", "random", "flat", "masks", "files", "calling", "networks", "devices"),
+    *("padding", "last_layer", "unrolled", "recorded"),
     "run",
     *("data", "models"),
     *("probability", "layers"),

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from posterity.calling import channels_last
+from posterity.devices import channels_last
 from posterity.layers import kl, variational
 from posterity.methods import SparseVD
 from posterity.models import lenet5_caffe, lenet_300_100, resnet18

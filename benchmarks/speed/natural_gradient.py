@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.speed.harness import Bench, Work, run
-from posterity.calling import channels_last
+from posterity.devices import channels_last
 from posterity.models import alexnet, lenet5_caffe, lenet_300_100, resnet18
 from posterity.optim import IVON, KFAC, VOGN
 from posterity.recorded import Recorded

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,10 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.prune import BasePruningMethod
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 
@@ -24,34 +18,20 @@ from posterity.types import Batch, Inputs, Params, PosterityError
 __all__ = [
     "Draw",
     "InputSpec",
-    "activation_bytes",
-    "aligned",
     "arguments",
     "as_batch",
     "as_batches",
     "as_tensor",
     "call",
-    "channels_last",
     "check_finite",
-    "copied",
-    "device_order",
-    "find_device",
     "finite_check",
-    "is_frozen",
-    "load_buffers",
     "map_batch",
     "map_inputs",
     "nested_tensors",
     "num_examples",
-    "plain_copy",
-    "precision_of",
     "tensors_of",
-    "train_mode",
     "type_name",
 ]
-
-_log = logging.getLogger("posterity")
-_WIDE = 16  # input channels of a convolution from which on it gains by channels last
 
 
 def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -130,99 +110,9 @@ def num_examples(inputs: Inputs) -> int:
     return lengths.pop()
 
 
-def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
-    """Bytes of all layer outputs for one example: an upper bound of what one pass holds at a time."""
-    sizes: list[int] = []
-
-    def note(_: nn.Module, __: object, output: object) -> None:
-        if isinstance(output, Tensor):
-            sizes.append(output.numel() * output.element_size())
-
-    handles = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
-    try:
-        call(module, map_inputs(inputs, lambda t: t[:1]))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return max(1, sum(sizes))
-
-
-def find_device(name: torch.device | str) -> torch.device:
-    """The device of this name, if it is there."""
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise PosterityError(f"device={name!r} names no device: use 'cpu', 'cuda' or 'cuda:1'") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise PosterityError(f"device={name!r} was asked for, but torch sees no GPU here")
-    try:
-        torch.zeros(1, device=device).item()
-    except RuntimeError as error:  # a second GPU, or one that this torch was not built for
-        reason = str(error).splitlines()[0]
-        raise PosterityError(f"device={name!r} was asked for, but torch cannot compute there: {reason}") from error
-    return device
-
-
-def copied(module: nn.Module) -> nn.Module:
-    """A copy of the user's network, which is never changed itself; one that could not be copied later is refused.
-
-    Embeddings give whole gradients in it: prior and noise are everywhere, and few optimizers take sparse ones. A
-    BatchNorm layer in eval mode in a network in training mode is frozen, and is marked, since modes change.
-    """
-    for name, part in module.named_modules():
-        where, hooks = f"layer {name!r}" if name else "the network", part._forward_pre_hooks.values()
-        if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in hooks):
-            raise PosterityError(
-                f"{where} has torch.nn.utils' old weight or spectral norm, and cannot be copied after a call: use the "
-                "one of torch.nn.utils.parametrizations"
-            )
-        if any(isinstance(hook, BasePruningMethod) for hook in hooks):
-            raise PosterityError(
-                f"{where} is masked by torch.nn.utils.prune, and cannot be copied: make its zeros its own first, by "
-                "torch.nn.utils.prune.remove(layer, 'weight')"
-            )
-    network = copy.deepcopy(module)
-    for part in network.modules():
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
-            part.sparse = False
-        if isinstance(part, _BatchNorm) and network.training and not part.training:
-            part.frozen = True  # type: ignore[assignment]
-    return network
-
-
-def is_frozen(layer: nn.Module) -> bool:
-    """Whether it is a BatchNorm layer that keeps its running statistics in training, and uses them."""
-    return getattr(layer, "frozen", False) and isinstance(layer, _BatchNorm)
-
-
-def train_mode(network: nn.Module) -> nn.Module:
-    """The network in training mode, but for BatchNorm layers that are frozen."""
-    network.train()
-    for layer in filter(is_frozen, network.modules()):
-        layer.eval()
-    return network
-
-
-def plain_copy(module: nn.Module) -> nn.Module:
-    """A copy of its own in eval mode, that no optimizer will touch."""
-    return copied(module).eval().requires_grad_(False)
-
-
 def type_name(dtype: torch.dtype) -> str:
     """A type as files name it, such as ``float32``."""
     return str(dtype).removeprefix("torch.")
-
-
-def precision_of(module: nn.Module) -> str:
-    """The type of a network's weights, as files name it."""
-    return type_name(next(module.parameters()).dtype)
-
-
-def load_buffers(module: nn.Module, stored: Params) -> None:
-    """Give a network these buffers, those that are not persistent, too, which ``load_state_dict`` passes over."""
-    for name, buffer in module.named_buffers():
-        if name in stored:
-            buffer.data = stored[name].to(buffer)
 
 
 @dataclass(frozen=True)
@@ -259,49 +149,6 @@ class InputSpec:
 def _sequences(dtype: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
     """Token sequences may be of any length; images and features may not."""
     return not getattr(torch, dtype).is_floating_point and tensor.ndim - 1 == len(shape) == 1
-
-
-def device_order(network: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor]:
-    """How images should lie for this network: on a GPU with their channels last, as its convolutions work.
-
-    What follows keeps the order; with the channels first the library transposes before and after every convolution
-    (ResNet-18 on an H200: 2.2 s an epoch of CIFAR-10, and 1.4 s with them last). Convolutions of few channels do not
-    gain by it. A network that looks at its feature maps through ``view`` cannot take it: its images stay as they are.
-    """
-    wide = any(p.ndim == 4 and p.shape[1] >= _WIDE for p in network.parameters())
-    if not wide or not any(_is_images(tensor) for tensor in tensors_of(inputs)):
-        return _unchanged
-    try:
-        call(plain_copy(network), map_inputs(inputs, lambda t: channels_last(t[:2])))
-    except RuntimeError as error:
-        _log.info("this network needs its channels first (%s)", str(error).splitlines()[0])
-        return _unchanged
-    return channels_last
-
-
-def channels_last(images: Tensor) -> Tensor:
-    """On a GPU images or 2D kernels with their channels last; anything else as it is."""
-    if not _is_images(images):
-        return images
-    # Not ``contiguous``, to which a single channel is last already, and which then leaves the strides of the first.
-    return torch.empty_like(images, memory_format=torch.channels_last).copy_(images)
-
-
-def _is_images(tensor: Tensor) -> bool:
-    return tensor.is_cuda and tensor.ndim == 4 and tensor.is_floating_point()
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
-
-
-def aligned(weight: Tensor) -> Tensor:
-    """On a GPU a copy of a vector that does not begin at a multiple of 16 bytes, being a piece of a longer one.
-
-    cuDNN's BatchNorm reads its weights 16 bytes at a time, and faults (pytorch/pytorch#195186).
-    """
-    astray = weight.is_cuda and weight.ndim == 1 and weight.storage_offset() * weight.itemsize % 16
-    return weight.clone() if astray else weight
 
 
 def check_finite(inputs: Inputs) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from posterity.calling import load_buffers
+from posterity.networks import load_buffers
 from posterity.padding import PaddingRow
 from posterity.random import RandomStreams
 from posterity.types import Plan

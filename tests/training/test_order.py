@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import posterity as pst
 from posterity import calling
-from posterity.calling import channels_last, device_order
+from posterity.devices import channels_last, device_order
 
 pytestmark = pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")  # short runs alarm the doctor
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -30,6 +30,7 @@ from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import Network, trace
 from posterity.data.pieces import pieces, to_choose_by
 from posterity.files import write_state
+from posterity.networks import plain_copy
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.mixture import Mixture
 from posterity.random import generator_for
@@ -120,7 +121,7 @@ def compress(
 def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Params]:
     """The plain network at the posterior's mean, and what variances there are."""
     if isinstance(subject, nn.Module):
-        return calling.plain_copy(subject), {}
+        return plain_copy(subject), {}
     if not isinstance(subject, WeightPosterior):
         raise PosterityError(f"{type(subject).__name__} is no distribution over weights, so there is nothing to prune")
     if isinstance(subject, Mixture):  # units of separate restarts do not correspond, and their average knows nothing
@@ -128,7 +129,7 @@ def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Pa
             f"the average of {len(subject.parts)} members is no network: compress one of them, such as "
             "posterior.parts[0], or a run with one member"
         )
-    dense = calling.plain_copy(subject.module)
+    dense = plain_copy(subject.module)
     dense.load_state_dict(subject.mean(), strict=False)
     return dense, {name: value for name, value in subject.variance().items() if bool(value.any())}
 

@@ -27,9 +27,10 @@ from torch.utils._pytree import tree_map
 from posterity.calling import arguments, call
 from posterity.curvature.kfac import KroneckerCapture, KroneckerCurvature, Sharing
 from posterity.curvature.outer import examples_at_once
-from posterity.curvature.squared import SquareCapture, buffers_kept
+from posterity.curvature.squared import SquareCapture
 from posterity.flat import Layout
 from posterity.last_layer import features, parameter_order
+from posterity.networks import buffers_kept
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Batch, Params, PosterityError
 from posterity.unrolled import transformable

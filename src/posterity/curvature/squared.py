@@ -31,6 +31,7 @@ from posterity.curvature.linear_rule import linear
 from posterity.curvature.recurrent_rule import cell, recurrent, rnn_cell
 from posterity.curvature.sink import Forward, Pass, Rule, Sink
 from posterity.curvature.vector_rules import batch_norm, embedding, group_norm, layer_norm
+from posterity.networks import buffers_kept
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning
 from posterity.unrolled import replaced_forwards
 
@@ -173,17 +174,6 @@ def _rule(unit: nn.Module, label: str) -> Rule:
 
 def _zeros(p: Tensor) -> Tensor:
     return torch.zeros_like(p, memory_format=torch.contiguous_format, requires_grad=False)
-
-
-@contextmanager
-def buffers_kept(module: nn.Module) -> Iterator[None]:
-    """Put the buffers back as they were: looking at a module must not move its BatchNorm statistics."""
-    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.copy_(value)
 
 
 @torch.no_grad()

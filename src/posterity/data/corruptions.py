@@ -24,7 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posterity.data.dataset import Kind, Standardiser
+from posterity.data.dataset import Kind
+from posterity.data.units import Standardiser
 from posterity.types import PosterityError
 
 SEVERITIES = (1, 2, 3, 4, 5)

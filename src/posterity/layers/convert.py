@@ -16,13 +16,13 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import copied
 from posterity.layers.blocks import Block, Flipout, Full, Local, LowRank, Radial, Sampled
 from posterity.layers.noisy import CONSISTENT, FLIPOUT, LOCAL
 from posterity.layers.select import Bayesian, Which, select
 from posterity.layers.slots import Slots
 from posterity.layers.start import Earlier, Moped, Start, initial_std, starting_prior
 from posterity.layers.variational import Variational
+from posterity.networks import copied
 from posterity.probability.priors import Normal, Prior
 from posterity.types import Params, PosterityError, PosterityWarning, check_positive
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from posterity.calling import aligned
+from posterity.devices import aligned
 from posterity.flat import Layout
 from posterity.types import Params
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.layers.blocks import Block
+from posterity.networks import buffers_kept
 from posterity.random import global_seed
 from posterity.types import Params, PosterityError
 
@@ -73,15 +74,12 @@ class Variational(nn.Module):
             return
         calls: Counter[nn.Module] = Counter()
         hooks = [layer.register_forward_pre_hook(lambda called, _: calls.update([called])) for layer in layers]
-        buffers = [(buffer, buffer.clone()) for buffer in self.net.buffers()]
         try:
-            with global_seed(0, self.blocks[0].mean.device):
+            with buffers_kept(self.net), global_seed(0, self.blocks[0].mean.device):
                 self._pass(*args, **kwargs)
         finally:
             for hook in hooks:
                 hook.remove()
-            for buffer, before in buffers:
-                buffer.copy_(before)
         for layer, times in calls.items():
             layer.shared = times > 1  # type: ignore[assignment]
 

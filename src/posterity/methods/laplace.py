@@ -28,12 +28,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, check_finite, map_batch, plain_copy
+from posterity.calling import call, check_finite, map_batch
 from posterity.curvature import ggn
 from posterity.data.pieces import pieces, to_train_on
 from posterity.flat import Layout
 from posterity.methods.base import Method, check_precision
 from posterity.methods.laplace_structures import STRUCTURES, Precision, Structure
+from posterity.networks import plain_copy
 from posterity.posteriors import Linearised, WeightPosterior
 from posterity.posteriors.linear_draws import LinearDraw
 from posterity.posteriors.tempered import minimise

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from posterity.calling import Draw, copied
+from posterity.calling import Draw
 from posterity.layers.blocks import Diagonal, Full, LowRank, Radial
 from posterity.layers.convert import Family, Scheme, convert, scheme
 from posterity.layers.select import Which, select
@@ -31,6 +31,7 @@ from posterity.layers.start import Earlier, Moped
 from posterity.layers.variational import Variational, kl
 from posterity.methods.base import Method
 from posterity.methods.tempering import KLSchedule, kl_schedule
+from posterity.networks import copied
 from posterity.optim.schedules import Pace
 from posterity.posteriors import DiagonalGaussian, FullGaussian, LowRankGaussian, WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior

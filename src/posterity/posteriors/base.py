@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import Draw, InputSpec, as_batches, num_examples, plain_copy, precision_of
+from posterity.calling import Draw, InputSpec, as_batches, num_examples
+from posterity.networks import plain_copy, precision_of
 from posterity.prediction import Compute, Prediction, predict
 from posterity.prediction.passes import Weights, blocks, stack
 from posterity.probability.hyper import like

@@ -22,7 +22,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import aligned, call, device_order, is_frozen, map_inputs
+from posterity.calling import call, map_inputs
+from posterity.devices import aligned, device_order
+from posterity.networks import is_frozen
 from posterity.posteriors.base import WeightPosterior
 from posterity.recorded import Recorded
 from posterity.types import Batch, Inputs, Params, PosterityError

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from posterity.calling import InputSpec, find_device, load_buffers, plain_copy, precision_of
+from posterity.calling import InputSpec
+from posterity.devices import find_device
 from posterity.files import read_state, write_state
+from posterity.networks import load_buffers, plain_copy, precision_of
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.conformal import Conformal
 from posterity.posteriors.empirical import Empirical

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import activation_bytes, arguments, call, check_finite, map_inputs, num_examples
+from posterity.calling import arguments, call, check_finite, map_inputs, num_examples
+from posterity.devices import activation_bytes
 from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior

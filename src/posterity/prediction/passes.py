@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posterity.calling import InputSpec, activation_bytes, arguments, call, map_inputs, num_examples
+from posterity.calling import InputSpec, arguments, call, map_inputs, num_examples
+from posterity.devices import activation_bytes
 from posterity.probability.likelihoods import Likelihood
 from posterity.recorded import Recorded
 from posterity.types import Inputs, Params, PosterityError, Predictor, check_positive, check_whole

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from posterity.calling import find_device
+from posterity.devices import find_device
 from posterity.optim.config import OptimizerConfig
 from posterity.optim.schedules import Schedule, schedule
 from posterity.run import Run

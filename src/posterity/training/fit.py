@@ -12,8 +12,10 @@ from typing import Any, SupportsIndex
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, call, check_finite, copied, device_order, map_inputs, tensors_of, train_mode
+from posterity.calling import InputSpec, call, check_finite, map_inputs, tensors_of
+from posterity.devices import device_order
 from posterity.methods.base import Method
+from posterity.networks import copied, train_mode
 from posterity.padding import padding_rows
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.posteriors.padding import hold_padding

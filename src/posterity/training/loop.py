@@ -19,8 +19,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, check_finite, map_batch, map_inputs, num_examples, train_mode
+from posterity.calling import call, check_finite, map_batch, map_inputs, num_examples
 from posterity.methods.base import Method
+from posterity.networks import train_mode
 from posterity.optim.schedules import Pace, schedule
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from posterity.calling import arguments, is_frozen, map_inputs
+from posterity.calling import arguments, map_inputs
+from posterity.networks import is_frozen
 from posterity.posteriors import Mixture, Posterior
 from posterity.probability.likelihoods import Likelihood, pooled
 from posterity.random import RandomStreams, global_seed

@@ -7,7 +7,8 @@ import math
 
 import torch
 
-from posterity.calling import call, train_mode
+from posterity.calling import call
+from posterity.networks import train_mode
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run, Sums
 from posterity.training.distributed import Ranks

@@ -1,0 +1,86 @@
+"""The user's network: copies of it, its modes, its precision, its buffers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from posterity.calling import type_name
+from posterity.types import Params, PosterityError
+
+__all__ = ["buffers_kept", "copied", "is_frozen", "load_buffers", "plain_copy", "precision_of", "train_mode"]
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """A copy of the user's network, which is never changed itself; one that could not be copied later is refused.
+
+    Embeddings give whole gradients in it: prior and noise are everywhere, and few optimizers take sparse ones. A
+    BatchNorm layer in eval mode in a network in training mode is frozen, and is marked, since modes change.
+    """
+    for name, part in module.named_modules():
+        where, hooks = f"layer {name!r}" if name else "the network", part._forward_pre_hooks.values()
+        if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in hooks):
+            raise PosterityError(
+                f"{where} has torch.nn.utils' old weight or spectral norm, and cannot be copied after a call: use the "
+                "one of torch.nn.utils.parametrizations"
+            )
+        if any(isinstance(hook, BasePruningMethod) for hook in hooks):
+            raise PosterityError(
+                f"{where} is masked by torch.nn.utils.prune, and cannot be copied: make its zeros its own first, by "
+                "torch.nn.utils.prune.remove(layer, 'weight')"
+            )
+    network = copy.deepcopy(module)
+    for part in network.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.sparse = False
+        if isinstance(part, _BatchNorm) and network.training and not part.training:
+            part.frozen = True  # type: ignore[assignment]
+    return network
+
+
+def is_frozen(layer: nn.Module) -> bool:
+    """Whether it is a BatchNorm layer that keeps its running statistics in training, and uses them."""
+    return getattr(layer, "frozen", False) and isinstance(layer, _BatchNorm)
+
+
+def train_mode(network: nn.Module) -> nn.Module:
+    """The network in training mode, but for BatchNorm layers that are frozen."""
+    network.train()
+    for layer in filter(is_frozen, network.modules()):
+        layer.eval()
+    return network
+
+
+def plain_copy(module: nn.Module) -> nn.Module:
+    """A copy of its own in eval mode, that no optimizer will touch."""
+    return copied(module).eval().requires_grad_(False)
+
+
+def precision_of(module: nn.Module) -> str:
+    """The type of a network's weights, as files name it."""
+    return type_name(next(module.parameters()).dtype)
+
+
+def load_buffers(module: nn.Module, stored: Params) -> None:
+    """Give a network these buffers, those that are not persistent, too, which ``load_state_dict`` passes over."""
+    for name, buffer in module.named_buffers():
+        if name in stored:
+            buffer.data = stored[name].to(buffer)
+
+
+@contextmanager
+def buffers_kept(module: nn.Module) -> Iterator[None]:
+    """Put the buffers back as they were: looking at a module must not move its BatchNorm statistics."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
