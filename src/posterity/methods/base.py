@@ -58,7 +58,7 @@ class Method:
         """The network that is trained: ALWAYS a copy, with layers swapped or not."""
         return copy.deepcopy(module)
 
-    def rehearse(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
+    def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
         """Refuse, before training, a network of which the posterior could not be had; ``batch`` is the first."""
 
     def schedule(self, plan: Plan) -> Pace | None:

@@ -96,7 +96,7 @@ class Laplace(Method):
         check_precision(self, module)
         return super().prepare(module)
 
-    def rehearse(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
+    def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
         """The curvature of two examples, and what linearised predictions are made of."""
         check_precision(self, module)
         noise, few = likelihood.trainable(), next(_small([batch], next(module.parameters()).device, 2))
@@ -126,7 +126,7 @@ class Laplace(Method):
         if first is None:
             raise PosterityError("a Laplace posterior needs data")
         likelihood = likelihood or likelihoods.infer(first.targets)
-        self.rehearse(module, likelihood, first)
+        self.check(module, likelihood, first)
         generator = torch.Generator(device).manual_seed(0)
         return self._about(module, likelihood, chain([first], batches), generator)
 

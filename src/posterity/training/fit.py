@@ -168,7 +168,7 @@ def _job(
         likelihood = likelihoods.infer(first.targets)
         _log.info("likelihood: %s, from the type of the targets (%s)", likelihood, first.targets.dtype)
     probe = probed(module, first, likelihood, stream, device)
-    method.rehearse(probe, likelihood, first)
+    method.check(probe, likelihood, first)
     if held_stream is not None:
         _check_held(probe, likelihood, held_stream)
     if stream.smallest // ranks.world == 1:
