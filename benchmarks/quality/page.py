@@ -100,8 +100,8 @@ def continual() -> str:
         "strengths (10 of 1 to 100 and 1,000 of 1 to 3,000) were chosen anew after a mend: before it, a strength other "
         "than 1 moved weights that no data hold, and EWC had 77.7% and 96.1%. Where VOGN also rehearses 200 examples "
         "of each task, a fifth of what a task is learned from, it passes FROMP on permuted MNIST. The functional row "
-        "passes FROMP on split MNIST and falls short of it on permuted MNIST. Six epochs (VOGN) and ten (the others) "
-        "on a CPU core. "
+        "passes FROMP on split MNIST and falls short of it on permuted MNIST. Six epochs (VOGN; twelve on split MNIST, "
+        "of 6 to 24) and ten (the others) on a CPU core. "
         f"On an H200, beside 22 other runs, the ten permuted tasks took VOGN {on_gpu:.0f} s (aimed at: 600 s).\n\n"
         "    python -m benchmarks.quality.continual --tune\n"
         "    python -m benchmarks.quality.continual",
