@@ -1,6 +1,6 @@
 """Bayesian training without leaving Lightning: one callback in the Trainer, and three methods.
 
-pip install 'posterity[lightning]'
+pip install '.[lightning]'
 python examples/in_lightning.py            # lightning.png
 """
 
@@ -25,7 +25,7 @@ try:
 
     from posterity.integrations.lightning import Bayesian
 except ImportError:
-    sys.exit("this example needs Lightning: pip install 'posterity[lightning]'")
+    sys.exit("this example needs Lightning: pip install lightning")
 
 
 class Digits(LightningModule):

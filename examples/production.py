@@ -66,7 +66,7 @@ def serve(out: Path) -> dict[str, float]:
     try:
         import onnxruntime
     except ImportError:
-        sys.exit("serving needs onnxruntime: pip install 'posterity[onnx]'")
+        sys.exit("serving needs onnxruntime: pip install onnxruntime")
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

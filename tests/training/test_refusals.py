@@ -180,3 +180,15 @@ def test_a_network_that_writes_into_its_inputs_is_refused():
 def test_tensorboard_is_asked_for_by_name():
     with pytest.raises(pst.PosterityError, match="pip install tensorboard"):
         pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(tensorboard="board", **QUIET))
+
+
+@pytest.mark.parametrize("method", [pst.MAP(), pst.VOGN(), pst.IVON()], ids=repr)
+def test_what_a_broken_loss_is_answered_with_can_be_done(method):
+    """Clipping was advised to methods that refuse it."""
+    with pytest.raises(pst.PosterityError, match="the loss became") as stopped:
+        pst.fit(mlp(), method, (X, LABELS), epochs=50, training=pst.Training(lr=1e308, **QUIET))
+    if "clip=1.0" in str(stopped.value):
+        pst.fit(mlp(), method, (X, LABELS), epochs=1, training=pst.Training(clip=1.0, **QUIET))
+    else:
+        with pytest.raises(pst.PosterityError, match="clip does not apply"):
+            pst.fit(mlp(), method, (X, LABELS), epochs=1, training=pst.Training(clip=1.0, **QUIET))

@@ -94,7 +94,8 @@ class RunConfig:
         import tomli_w
 
         run = {key: value for key, value in asdict(self).items() if not key.endswith("_options")}
-        tables = {"run": run, "method": plain(self.make_method()), "training": self.training_options}
+        training = {key: value for key, value in plain(self.make_training()).items() if key in _FILE_TRAINING}
+        tables = {"run": run, "method": plain(self.make_method()), "training": training}
         write_bytes(path, tomli_w.dumps(tables).encode())
 
 

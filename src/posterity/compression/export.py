@@ -49,7 +49,7 @@ def write_onnx(
     """As ``to_onnx``, for a network of one output or of several with names."""
     missing = [name for name in _ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise PosterityError(f"ONNX export needs {missing[0]}, which is not installed: pip install 'posterity[onnx]'")
+        raise PosterityError(f"ONNX export needs {missing[0]}, which is not installed: pip install {' '.join(missing)}")
     network, example = _ready(module, example)
     args, kwargs = calling.arguments(example)
     with tempfile.TemporaryDirectory() as folder, _quiet():

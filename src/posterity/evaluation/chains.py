@@ -67,7 +67,7 @@ def to_arviz(posterior: Posterior, data: Any, samples: int | None = None) -> Any
     try:
         from arviz import convert_to_dataset
     except ImportError as error:
-        raise PosterityError("to_arviz needs ArviZ: pip install 'posterity[arviz]'") from error
+        raise PosterityError("to_arviz needs ArviZ: pip install arviz") from error
     predicted = traces(posterior, data, samples).numpy()
     return convert_to_dataset({"prediction": predicted}, dims={"prediction": ["input", "output"]})
 

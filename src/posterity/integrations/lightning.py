@@ -39,7 +39,7 @@ from posterity.types import Batch, Plan, PosterityError
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError as error:
-    raise ImportError("posterity.integrations.lightning needs lightning: pip install 'posterity[lightning]'") from error
+    raise ImportError("posterity.integrations.lightning needs lightning: pip install lightning") from error
 
 __all__ = ["Bayesian"]
 

@@ -2,8 +2,8 @@
 
 Linear and convolutional layers can take their noise by activations (``"local"``, ``"flipout"``). Everything else
 (recurrent, attention, embeddings, parametrised modules, parameters that several modules share, a user's own) has its
-weights drawn, once a pass; the conversion says so in one warning. With every std at zero the copy computes exactly what
-the original does.
+weights drawn, once a pass; where one of the two was asked for by name, a warning says which weights those are. With
+every std at zero the copy computes exactly what the original does.
 """
 
 from __future__ import annotations

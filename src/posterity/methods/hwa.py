@@ -14,8 +14,8 @@ and ``spread`` says which is the posterior's variance, diag. With ``rank`` ≥ 2
 the running mean make q(w) = N(m, ½ diag + D Dᵀ/(2(r − 1))), as in SWAG; else q(w) = N(m, diag).
 
 The recursion printed in the paper, σ ← (n σ + μ²)/(n + 1) − m², puts a variance where a second moment belongs. For
-snapshots of mean a and variance v it follows σₙ ≈ v + a² − n a²/2, negative from the second snapshot on. The moments
-above are what it means to say.
+independent snapshots of mean a it gives −(n − 1) a²/2 on average, whatever their variance: negative from the second
+snapshot on. The moments above are what it means to say.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ N(0, std²) (other priors come in through the gradient):
             w ← w − lr G g + √(2 lr G T/N) ξ                                    (Li et al. 2016, 1512.07666)
     SGHMC   v ← (1 − friction) v − lr g + √(2 friction lr T/N) ξ,  w ← w + v    (Chen et al. 2014, 1402.4102)
 
-Multiplying lr by N gives the step on the summed log-posterior that papers write. PSGLD drops the paper's Γ(w), the
-derivative of G, as its authors do: it is exact where G does not depend on w. SGHMC with friction 1 is SGLD; with less,
-it moves as SGLD would with lr/friction. Without noise (T = 0) SGLD is SGD and SGHMC is SGD with momentum 1 − friction.
+lr/N is the step on the summed log-posterior; papers that write ε/2 there have ε = 2 lr/N. PSGLD drops the paper's
+Γ(w), the derivative of G, as its authors do: it is exact where G does not depend on w. SGHMC with friction 1 is SGLD;
+with less, it moves as SGLD would with lr/friction. Without noise (T = 0) SGLD is SGD and SGHMC is SGD with momentum
+1 − friction.
 
 On a quadratic loss ½ h w² a step of finite size widens the law: SGLD's variance is T/(N h) · 1/(1 − lr h/2).
 

@@ -38,8 +38,8 @@ def predict(
     Args:
         posterior: Where networks are drawn from.
         inputs: A tensor, tuple or dictionary of tensors, on any device; the prediction comes back on theirs.
-        draws: How many networks; ``"auto"``: until every probability's standard error is below ``tolerance``;
-            ``"moments"``: none, but one pass of means and variances (independent Gaussian weights only).
+        draws: How many networks; ``"auto"``: until every probability, or mean, has a standard error below
+            ``tolerance``; ``"moments"``: none, but one pass of means and variances (independent Gaussian weights only).
         generator: Noise; the posterior's own seed if not given, so that the same call gives the same answer.
         keep_samples: Also keep every draw's own prediction.
         tolerance: For ``"auto"``: the Monte Carlo error aimed at.

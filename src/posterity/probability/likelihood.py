@@ -42,7 +42,7 @@ class Likelihood:
         raise NotImplementedError
 
     def hessian(self, outputs: Tensor) -> Tensor:
-        """−∂² log p(y | f)/∂f², [batch, outputs, outputs]; free of y for every likelihood here."""
+        """−∂² log p(y | f)/∂f², [batch, outputs, outputs]; its mean over y ~ p(y | f) where it depends on y."""
         raise NotImplementedError
 
     def probs(self, outputs: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Training:
             None is a cosine, or the method's own where it has one.
         optimizer: ``adam``, ``sgd``, or an ``OptimizerConfig``, for methods that do not bring their own.
         steps: Optimizer steps, instead of ``epochs``.
-        clip: Largest norm of the gradient.
+        clip: Largest norm of the gradient; refused by methods that gather it themselves (IVON, VOGN, OGN, K-FAC).
         accumulate: Micro-batches that a batch is cut into.
         ranks_per_draw: How many ranks share one draw of the weights (VOGN, IVON, Noisy K-FAC) and divide its examples.
         autocast: Forward passes in bfloat16.
@@ -48,7 +48,7 @@ class Training:
         record: On a GPU, replay the work of a step instead of launching it piece by piece: several times faster for
             small networks. The network and the augmentation must do the same at every step.
         device: Where to train; None takes a GPU if there is one.
-        validation: A fraction of the data to hold out, or a pair of tensors or a loader of its own.
+        validation: A fraction to hold out, of tensors or a Dataset; or a pair of tensors or a loader of its own.
         patience: Stop after this many epochs without a better validation loss, and keep the best.
         checkpoint: A file to save the whole run in.
         checkpoint_every: Steps between saves, or ``"epoch"``.

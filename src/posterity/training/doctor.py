@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from posterity.methods.base import Method
+from posterity.optim.sampled import SampledOptimizer
 from posterity.posteriors import Posterior
 from posterity.run import Run
 from posterity.types import Inputs, PosterityError, PosterityWarning
@@ -30,7 +31,8 @@ def check_loss(loss: float, run: Run, checkpoint: Path | None) -> None:
     kept = (
         f"the last good checkpoint is {checkpoint}" if checkpoint and checkpoint.exists() else "no checkpoint was kept"
     )
-    raise PosterityError(f"the loss became {loss} at step {run.step} ({where}; {kept}): try a lower lr or clip=1.0")
+    clipping = "" if isinstance(run.optimizer, SampledOptimizer) else " or clip=1.0"  # those have no gradient to clip
+    raise PosterityError(f"the loss became {loss} at step {run.step} ({where}; {kept}): try a lower lr{clipping}")
 
 
 def check_method(method: Method, run: Run) -> None:

@@ -51,8 +51,9 @@ def fit(
     """Fit a posterior over networks.
 
     Args:
-        module: An ordinary network, which is not changed, or a function that makes one. BatchNorm layers in
-            eval mode, in a network that is in training mode, are frozen: they use their statistics and keep them.
+        module: An ordinary network, which is not changed, or a function that makes one. A single fit starts from its
+            weights; several members each start afresh. BatchNorm layers in eval mode, in a network that is in training
+            mode, are frozen: they use their statistics and keep them.
         method: How to get the posterior, such as ``MAP()`` or ``SWAG(rank=20)``.
         data: A DataLoader or list of batches, a Dataset, or a tuple of tensors (inputs, targets).
         likelihood: How targets arise from outputs; None takes Categorical for integer targets and Gaussian with learned
