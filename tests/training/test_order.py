@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import posterity as pst
-from posterity import calling
+from posterity import devices
 from posterity.devices import channels_last, device_order
 
 pytestmark = pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")  # short runs alarm the doctor
@@ -20,7 +20,7 @@ IMAGES = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(0)), t
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch):
     """A CPU takes either order too, and refuses the same views, so it can stand in for a GPU here."""
-    monkeypatch.setattr(calling, "_is_images", lambda t: t.ndim == 4 and t.is_floating_point())
+    monkeypatch.setattr(devices, "_is_images", lambda t: t.ndim == 4 and t.is_floating_point())
 
 
 class Convolutions(nn.Module):
