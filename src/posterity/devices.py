@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from posterity.calling import call, map_inputs, tensors_of
 from posterity.networks import plain_copy
 from posterity.types import Inputs, PosterityError
 
-__all__ = ["activation_bytes", "aligned", "channels_last", "device_order", "find_device"]
+__all__ = ["activation_bytes", "aligned", "channels_last", "device_order", "find_device", "number"]
 
 _log = logging.getLogger("posterity")
 _WIDE = 16  # input channels of a convolution from which on it gains by channels last
@@ -75,6 +76,11 @@ def aligned(weight: Tensor) -> Tensor:
     """
     astray = weight.is_cuda and weight.ndim == 1 and weight.storage_offset() * weight.itemsize % 16
     return weight.clone() if astray else weight
+
+
+def number(value: Tensor) -> Any:
+    """A plain number on a CPU, where it makes sums and kernels faster; a GPU would have to be waited for."""
+    return value.item() if value.device.type == "cpu" and not torch.compiler.is_compiling() else value
 
 
 def activation_bytes(module: nn.Module, inputs: Inputs) -> int:

@@ -2,11 +2,14 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from posterity import data
 from posterity.data import toy
+from posterity.data.formats import scikit_learn_file
 
 EMBEDDED = ["digits", "two-moons", "circles", "sine", "heteroscedastic"]
 
@@ -36,6 +39,17 @@ def test_digits_are_the_digits() -> None:
     labels = torch.cat([digits.training()[1], digits.test[1]])
     assert labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # as published
     assert x.min().item() == pytest.approx(0, abs=1e-6) and x.max().item() == pytest.approx(1, abs=1e-6)
+
+
+def test_files_of_scikit_learn_are_what_its_own_readers_give() -> None:
+    """They are read without importing it, which takes longer than most commands."""
+    from sklearn.datasets import load_digits, load_sample_images
+
+    rows = np.loadtxt(scikit_learn_file("data", "digits.csv.gz"), delimiter=",")
+    bunch = load_digits()
+    assert np.array_equal(rows, np.column_stack([bunch.data, bunch.target]))
+    for name, image in zip(("china", "flower"), load_sample_images().images, strict=True):
+        assert np.array_equal(np.array(Image.open(scikit_learn_file("images", f"{name}.jpg"))), image)
 
 
 def test_sine_leaves_its_gap_and_has_its_noise() -> None:

@@ -72,6 +72,18 @@ def test_crps_of_draws_with_noise_of_their_own_against_the_integral():
     assert crps(prediction, torch.tensor([[0.3]], dtype=torch.float64)).item() == pytest.approx(exact, abs=1e-4)
 
 
+def test_in_pieces_as_at_once(monkeypatch):
+    """Examples of the CRPS and draws of the distribution function go through in pieces that stay in cache."""
+    generator = torch.Generator().manual_seed(0)
+    means, y = (torch.randn(*shape, 2, generator=generator, dtype=torch.float64) for shape in ((7, 5), (5,)))
+    prediction = mixture(means, 0.4)
+    whole = regression.crps_each(prediction, y), prediction.cdf(y), prediction.quantile(0.9)
+    monkeypatch.setattr(regression, "_CACHE_FLOATS", 30)
+    monkeypatch.setattr("posterity.prediction.prediction._CACHE_FLOATS", 30)
+    pieces = regression.crps_each(prediction, y), prediction.cdf(y), prediction.quantile(0.9)
+    torch.testing.assert_close(pieces, whole)
+
+
 def test_crps_and_nll_are_proper():
     generator = torch.Generator().manual_seed(1)
     y = torch.randn(20_000, generator=generator, dtype=torch.float64)

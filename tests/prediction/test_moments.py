@@ -242,6 +242,18 @@ def test_regression_has_the_exact_variance():
     torch.testing.assert_close(prediction.mean, q.module(x))
 
 
+@pytest.mark.parametrize("likelihood", [pst.likelihoods.Categorical(), pst.likelihoods.Gaussian(0.5)])
+def test_points_taken_a_few_at_a_time_give_the_same(likelihood, monkeypatch):
+    torch.manual_seed(0)
+    q = posterior(nn.Linear(6, 3), 0.3, likelihood)
+    x = inputs(5, 6)
+    whole = q.predict(x, draws="moments")
+    monkeypatch.setattr("posterity.prediction.moments._CACHE_FLOATS", 100)
+    some = q.predict(x, draws="moments")
+    for name in ("aleatoric", "epistemic", "variance"):
+        torch.testing.assert_close(getattr(some, name), getattr(whole, name))
+
+
 def test_points_have_the_moments_of_a_normal():
     points = normal_points(10)
     torch.testing.assert_close(points.mean(0), torch.zeros(10, dtype=DOUBLE), atol=1e-12, rtol=0)

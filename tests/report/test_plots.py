@@ -21,13 +21,13 @@ def test_every_figure_of_a_classifier(digits, name):
     made = getattr(plots, name)(digits)
     assert isinstance(made, Figure)
     ElementTree.fromstring(style.svg(made, name))
-    ElementTree.fromstring(style.inline(made, name, "what <it> shows"))
+    ElementTree.fromstring(style.inline(style.svg(made, name), "what <it> shows"))
     assert Image.open(io.BytesIO(style.png(made, 40))).width > 50
 
 
 @pytest.mark.parametrize("name", ["band", "intervals", "pit", "shift", "draws", "training", "cost"])
 def test_every_figure_of_a_regression(sine, name):
-    ElementTree.fromstring(style.inline(getattr(plots, name)(sine), name, name))
+    ElementTree.fromstring(style.inline(style.svg(getattr(plots, name)(sine), name), name))
 
 
 def test_nothing_global_changes(digits):
@@ -104,7 +104,7 @@ def test_surfaces_of_a_plane(moons):
 def test_an_even_axis_text_keeps_its_digits(digits):
     made = plots.coverage(digits)
     made.axes[0].set_title("exactly 0.12345")
-    assert "exactly 0.12345" in style.inline(made, "x", "")
+    assert "exactly 0.12345" in style.inline(style.svg(made, "x"), "")
 
 
 def test_bad_input(digits, sine):

@@ -10,11 +10,13 @@ They stand in where no other real set of the same shape is at hand; inputs are s
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from posterity.data.dataset import DataSet, Kind
+from posterity.data.formats import scikit_learn_file
 from posterity.data.text import PADDING
 
 __all__ = ["foreign"]
@@ -35,10 +37,11 @@ def foreign(dataset: DataSet, generator: torch.Generator) -> dict[str, Tensor]:
 
 def photos(dataset: DataSet, count: int, generator: torch.Generator) -> Tensor:
     """Random patches of photographs, a quarter of the size they are cut from, or what the photographs allow."""
-    from sklearn.datasets import load_sample_images  # here, because importing it takes a second
+    from PIL import Image  # here, because other kinds of data do without it
 
     channels, height, width = dataset.shape
-    pictures = [torch.tensor(p, dtype=torch.float32).permute(2, 0, 1) / 255 for p in load_sample_images().images]
+    images = [np.array(Image.open(scikit_learn_file("images", f"{name}.jpg"))) for name in ("china", "flower")]
+    pictures = [torch.tensor(image, dtype=torch.float32).permute(2, 0, 1) / 255 for image in images]
     sides = [max(whole, part) for whole, part in zip(pictures[0].shape[1:], (height, width), strict=True)]
     pictures = [F.interpolate(picture[None], sides, mode="bilinear")[0] for picture in pictures]
     smaller = min(4, sides[0] // height, sides[1] // width)

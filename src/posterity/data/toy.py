@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from posterity.data.dataset import DataSet, Kind, Pair
+from posterity.data.formats import scikit_learn_file
 
 SINE_NOISE_STD = 0.1
 SINE_GAP = (-1.0, 1.5)
@@ -19,11 +21,8 @@ SINE_GAP = (-1.0, 1.5)
 
 def digits(generator: torch.Generator) -> DataSet:
     """1,797 handwritten digits of 8 × 8 pixels, grey values in [0, 1]; 500 of them, picked at random, are the test."""
-    from sklearn.datasets import load_digits  # here, because importing it takes a second
-
-    bunch = load_digits()
-    x = torch.from_numpy(bunch.images).float().unsqueeze(1) / 16
-    y = torch.from_numpy(bunch.target).long()
+    rows = torch.from_numpy(np.loadtxt(scikit_learn_file("data", "digits.csv.gz"), np.float32, delimiter=","))
+    x, y = rows[:, :-1].reshape(-1, 1, 8, 8) / 16, rows[:, -1].long()
     order = torch.randperm(len(x), generator=generator)
     test, train = order[:500], order[500:]
     classes = tuple(str(digit) for digit in range(10))

@@ -26,6 +26,7 @@ from posterity.types import PosterityError
 
 __all__ = [
     "Reliability",
+    "class_bins",
     "classwise_ece",
     "classwise_gaps",
     "ece",
@@ -84,11 +85,22 @@ def classwise_ece(prediction: Any, targets: Any, bins: int = 15, weights: Tensor
     """The calibration error of every class's probability, averaged over classes."""
     probs, targets = checked(prediction, targets)
     weights = row_weights(weights, len(probs))
-    edges, total = equal_width(bins), torch.zeros(weights.shape[:-1], dtype=weights.dtype)
-    for k in range(probs.shape[1]):
-        _, gap = binned(bin_index(probs[:, k], edges), bins, (targets == k).double() - probs[:, k], weights)
-        total += gap.abs().sum(-1)
-    return total / weights.sum(-1) / probs.shape[1]
+    return mean_class_gap(class_bins(probs, targets, bins, weights)[1], weights)
+
+
+def class_bins(probs: Tensor, targets: Tensor, bins: int, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Weight and sum of 1[y = k] − p_k for each class k and bin of p_k, both [..., classes, bins]."""
+    edges = equal_width(bins)
+    parts = [
+        binned(bin_index(probs[:, k], edges), bins, (targets == k).double() - probs[:, k], weights)
+        for k in range(probs.shape[1])
+    ]
+    return torch.stack([mass for mass, _ in parts], -2), torch.stack([gap for _, gap in parts], -2)
+
+
+def mean_class_gap(gaps: Tensor, weights: Tensor) -> Tensor:
+    """The classwise calibration error, from the gaps of ``class_bins``."""
+    return gaps.abs().sum((-1, -2)) / weights.sum(-1) / gaps.shape[-2]
 
 
 @dataclass(frozen=True)
@@ -115,13 +127,8 @@ def reliability(prediction: Any, targets: Any, bins: int = 15) -> Reliability:
 def classwise_gaps(prediction: Any, targets: Any, bins: int = 10) -> tuple[Tensor, Tensor]:
     """Frequency minus mean probability for each class and bin of that probability, and the counts: [classes, bins]."""
     probs, targets = checked(prediction, targets)
-    edges, ones = equal_width(bins), torch.ones(len(probs), dtype=torch.float64)
-    rows = [
-        binned(bin_index(probs[:, k], edges), bins, (targets == k).double() - probs[:, k], ones)
-        for k in range(probs.shape[1])
-    ]
-    counts = torch.stack([count for count, _ in rows])
-    return torch.stack([gap for _, gap in rows]) / counts, counts.long()
+    counts, gaps = class_bins(probs, targets, bins, row_weights(None, len(probs)))
+    return gaps / counts, counts.long()
 
 
 def _gaps(

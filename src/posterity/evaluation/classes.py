@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posterity.evaluation import calibration, scores, selective
-from posterity.evaluation.checks import checked, weighted_mean
+from posterity.evaluation.checks import checked, row_weights, weighted_mean
 from posterity.evaluation.gather import Gathered
 from posterity.prediction import Classification
 
@@ -73,16 +73,18 @@ class ClassJudge:
         mixed = bool(right.any()) and not bool(right.all())
 
         def figures(weights: Tensor | None) -> dict[str, Tensor]:
-            calibrated, refined = scores.brier_split(probs, targets, self.bins, weights)
+            rows = row_weights(weights, len(probs))
+            mass, gaps = calibration.class_bins(probs, targets, self.bins, rows)
+            calibrated, brier = scores.squared_class_gap(mass, gaps, rows), scores.brier(probs, targets, weights)
             found = {
                 "accuracy": weighted_mean(right, weights),
                 "nll": scores.nll(probs, targets, weights),
-                "brier": calibrated + refined,
+                "brier": brier,
                 "brier_calibration": calibrated,
-                "brier_refinement": refined,
+                "brier_refinement": brier - calibrated,
                 "ece": calibration.ece(probs, targets, self.bins, weights=weights),
                 "ece_equal_mass": calibration.ece(probs, targets, self.bins, mass=True, weights=weights),
-                "classwise_ece": calibration.classwise_ece(probs, targets, self.bins, weights),
+                "classwise_ece": calibration.mean_class_gap(gaps, rows),
                 "max_calibration_error": calibration.max_calibration_error(probs, targets, self.bins, weights),
                 "aurc": selective.aurc(probs, targets, weights),
                 "entropy": weighted_mean(prediction.entropy, weights),

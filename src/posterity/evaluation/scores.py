@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.evaluation.calibration import bin_index, binned, equal_width
+from posterity.evaluation.calibration import class_bins
 from posterity.evaluation.checks import checked, probabilities, row_weights, weighted_mean
 
 __all__ = ["accuracy", "brier", "brier_split", "entropy", "nll"]
@@ -54,13 +54,13 @@ def brier_split(prediction: Any, targets: Any, bins: int = 15, weights: Tensor |
     """The Brier score's (calibration, refinement), which sum to it."""
     probs, targets = checked(prediction, targets)
     weights = row_weights(weights, len(probs))
-    edges = equal_width(bins)
-    calibration = torch.zeros(weights.shape[:-1], dtype=weights.dtype)
-    for k in range(probs.shape[1]):
-        mass, gap = binned(bin_index(probs[:, k], edges), bins, (targets == k).double() - probs[:, k], weights)
-        calibration += (gap.square() / mass.clamp_min(1e-12)).sum(-1)
-    calibration /= weights.sum(-1)
+    calibration = squared_class_gap(*class_bins(probs, targets, bins, weights), weights)
     return calibration, brier(probs, targets, weights) - calibration
+
+
+def squared_class_gap(mass: Tensor, gaps: Tensor, weights: Tensor) -> Tensor:
+    """The Brier score's calibration, from ``class_bins``."""
+    return (gaps.square() / mass.clamp_min(1e-12)).sum((-1, -2)) / weights.sum(-1)
 
 
 def log_loss_each(probs: Tensor, targets: Tensor) -> Tensor:

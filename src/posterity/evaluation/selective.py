@@ -36,10 +36,10 @@ def aurc(prediction: Any, targets: Any, weights: Tensor | None = None) -> Tensor
     """Area under the risk–coverage curve."""
     mass, errors = _by_confidence(prediction, targets, weights)
     reached = mass.cumsum(-1)
-    before, missed = reached - mass, errors.cumsum(-1) - errors
-    rate = errors / mass.clamp_min(1e-12)
-    harmonic = torch.digamma(F.pad(reached, (1, 0)) + 1).diff()
-    return (errors + (missed - rate * before) * harmonic).sum(-1) / reached[..., -1]
+    before, missed = reached - mass, errors.cumsum(-1).sub_(errors)
+    rate = errors / mass.clamp_min_(1e-12)
+    harmonic = F.pad(reached, (1, 0)).add_(1).digamma_().diff()
+    return (errors.sum(-1) + torch.linalg.vecdot(missed.sub_(rate.mul_(before)), harmonic)) / reached[..., -1]
 
 
 def accuracy_coverage(prediction: Any, targets: Any, points: int = 101) -> tuple[Tensor, Tensor]:
@@ -56,5 +56,5 @@ def _by_confidence(prediction: Any, targets: Any, weights: Tensor | None = None)
     probs, targets = checked(prediction, targets)
     confidence, label = probs.max(1)
     ordered, order = confidence.sort(descending=True)
-    rows = row_weights(weights, len(probs)).double().index_select(-1, order)
+    rows = row_weights(weights, len(probs)).index_select(-1, order).double()
     return by_score(ordered, rows), by_score(ordered, rows * (label != targets)[order])

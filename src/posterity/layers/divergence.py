@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from posterity.devices import number
 from posterity.probability.gaussians import DiagonalNormal
 from posterity.probability.kl import LOG_UNIFORM_FIT, kl_divergence
 from posterity.probability.priors import LogUniform, Normal, Prior
@@ -86,7 +87,7 @@ class _Draw(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, grad_kl: Tensor) -> tuple[Tensor | None, ...]:
         pull, std, narrow, deviation = ctx.saved_tensors
         ctx.spent = True
-        grad_kl = _number(grad_kl)
+        grad_kl = number(grad_kl)
         factor = grad_kl * ctx.factor
         grad_log_std = _add_product_(deviation * grad, std, narrow, factor).sub_(grad_kl)
         return _add_scaled(grad, pull, factor), grad_log_std, None, None, None
@@ -115,7 +116,7 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, grad_variance: Tensor, grad_kl: Tensor) -> tuple[Tensor | None, ...]:
         pull, variance, by_weight = ctx.saved_tensors
         ctx.spent = True
-        grad_kl = _number(grad_kl)
+        grad_kl = number(grad_kl)
         factor = grad_kl * ctx.factor
         slope = 2 * grad_variance
         slope = slope.add_(factor) if by_weight is None else _add_scaled(slope, by_weight, factor)
@@ -142,12 +143,7 @@ class _LogUniformKL(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         by_mean, slope = ctx.saved_tensors  # ∂log α/∂mean = −2/mean
-        return by_mean * (-2 * _number(grad)), slope * (2 * _number(grad))
-
-
-def _number(value: Tensor) -> Any:
-    """A plain number on a CPU, where it makes kernels faster; on a GPU reading it would wait for the device."""
-    return value.item() if value.device.type == "cpu" and not torch.compiler.is_compiling() else value
+        return by_mean * (-2 * number(grad)), slope * (2 * number(grad))
 
 
 def _add_scaled(base: Tensor, values: Tensor, factor: Hyper) -> Tensor:

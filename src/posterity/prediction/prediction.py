@@ -13,6 +13,7 @@ For numbers, by the law of total variance: variance = mean_s Var[y | f_s] + Var_
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Self
@@ -26,6 +27,8 @@ from posterity.probability.simplex import entropy
 from posterity.types import PosterityError
 
 __all__ = ["Classification", "Prediction", "Regression"]
+
+_CACHE_FLOATS = 2**17  # of a mixture's components at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +205,13 @@ class Regression(Prediction):
         """P(y ≤ value) under the mixture of draws."""
         if values.numel() == self.mean.numel():  # [B] beside means [B, 1] would be every value for every input
             values = values.reshape(self.mean.shape)
-        return self.likelihood.cdf(self.components, values).mean(0)
+        sums = [self.likelihood.cdf(some, values).sum(0) for some in self._chunks()]
+        return torch.stack(sums).sum(0) / len(self.components)
+
+    def _chunks(self) -> Iterable[Tensor]:
+        """The components, on a CPU a few at a time: fresh memory for all would cost more than what is computed."""
+        cpu = self.components.device.type == "cpu"
+        return self.components.split(max(1, _CACHE_FLOATS // self.mean.numel())) if cpu else (self.components,)
 
     def quantile(self, level: float) -> Tensor:
         """The smallest value that y does not exceed with this probability, by bisection on the mixture."""
@@ -212,6 +221,8 @@ class Regression(Prediction):
         low, high = self.mean - reach, self.mean + reach + self.likelihood.counts  # a rare count is a step away
         for _ in range(60):
             middle = (low + high) / 2
+            if bool(((middle == low) | (middle == high)).all()):
+                break  # no number lies between them
             below = self.cdf(middle) < level
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return high.floor() if self.likelihood.counts else (low + high) / 2

@@ -102,11 +102,9 @@ def over_tasks(results: Results, figure: str = "accuracy") -> Figure:
 
 def write_page(results: Results, folder: Path, version: str) -> Path:
     """Write report.html, and every figure as SVG and PNG under figures/; the path of the page."""
-    shared = {f"{name}_over_tasks": over_tasks(results, name) for name in ("accuracy", "nll", "ece")}
-    matrices = {f"matrix_{_slug(name)}": accuracy_matrix(runs[0]) for name, runs in results["methods"].items()}
-    for name, made in (shared | matrices).items():
-        write_bytes(folder / "figures" / f"{name}.svg", style.svg(made, name).encode())
-        write_bytes(folder / "figures" / f"{name}.png", style.png(made))
+    curves = {f"{name}_over_tasks": over_tasks(results, name) for name in ("accuracy", "nll", "ece")}
+    fields = {f"matrix_{_slug(name)}": accuracy_matrix(runs[0]) for name, runs in results["methods"].items()}
+    shared, matrices = ({name: _written(folder, name, made) for name, made in p.items()} for p in (curves, fields))
     first = next(iter(results["methods"].values()))[0]
     main = "".join(
         [
@@ -172,11 +170,19 @@ def _sorted_by(cell: str) -> str:
     return cell.partition(" ")[0].rstrip("%–")
 
 
-def _section(title: str, about: str, figures: Mapping[str, Figure], size: str) -> str:
+def _written(folder: Path, name: str, made: Figure) -> str:
+    """Write a figure as SVG and PNG; the SVG once more, for the page."""
+    text = style.svg(made, name)
+    write_bytes(folder / "figures" / f"{name}.svg", text.encode())
+    write_bytes(folder / "figures" / f"{name}.png", style.png(made))
+    return text
+
+
+def _section(title: str, about: str, figures: Mapping[str, str], size: str) -> str:
     panels = "".join(
-        f"<figure>{style.inline(made, name, name.replace('_', ' '))}<figcaption>{html.escape(_caption(name))}"
+        f"<figure>{style.inline(text, name.replace('_', ' '))}<figcaption>{html.escape(_caption(name))}"
         "</figcaption></figure>"
-        for name, made in figures.items()
+        for name, text in figures.items()
     )
     return f'<section><h2>{title}</h2><p>{about}</p><div class="grid {size}">{panels}</div></section>'
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from posterity.evaluation.metrics import metric
 from posterity.files import write_bytes
 from posterity.report import style
-from posterity.report.sections import Panel, Section, sections
+from posterity.report.sections import Draw, Panel, Section, sections
 from posterity.report.standing import Cell, Standing, columns, done, standings
 from posterity.report.tables import mark, shown
 from posterity.report.verdict import label, verdict
@@ -26,18 +26,21 @@ from posterity.types import PosterityError
 
 __all__ = ["document", "page", "read_results", "write_report"]
 
+Drawn = tuple[Figure, str]
+"""A figure, and the same as an SVG file."""
+
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 """What the browser may do with the page: nothing that leaves it."""
 
 
 def write_report(results: Mapping[str, Any], folder: Path) -> Path:
     """Write report.html, and every figure as SVG and PNG under figures/; the path of the page."""
-    drawn: dict[str, Figure] = {}
+    drawn: dict[str, Drawn] = {}
     write_bytes(folder / "report.html", page(results, drawn).encode())
     for section in sections(results):
         for name, draw in section.papers.items():
-            made = drawn.get(name) or draw()
-            write_bytes(folder / "figures" / f"{name}.svg", style.svg(made, name).encode())
+            made, text = drawn.get(name) or _drawn(name, draw)
+            write_bytes(folder / "figures" / f"{name}.svg", text.encode())
             write_bytes(folder / "figures" / f"{name}.png", style.png(made))
     return folder / "report.html"
 
@@ -54,7 +57,7 @@ def read_results(path: Path) -> dict[str, Any]:
     return results
 
 
-def page(results: Mapping[str, Any], drawn: dict[str, Figure] | None = None) -> str:
+def page(results: Mapping[str, Any], drawn: dict[str, Drawn] | None = None) -> str:
     """The whole page.
 
     Args:
@@ -156,7 +159,7 @@ def _cell(name: str, cell: Cell | None) -> str:
     return f'<td{kind} data-value="{cell.value:.8g}">{sign}{value}{spread}</td>'
 
 
-def _section(part: Section, drawn: dict[str, Figure]) -> str:
+def _section(part: Section, drawn: dict[str, Drawn]) -> str:
     inner = "".join(_panel(panel, drawn) for panel in part.panels)
     grid = f'<div class="grid {part.size}">{inner}</div>' if inner else ""
     return (
@@ -165,10 +168,14 @@ def _section(part: Section, drawn: dict[str, Figure]) -> str:
     )
 
 
-def _panel(panel: Panel, drawn: dict[str, Figure]) -> str:
-    drawn[panel.name] = panel.draw()
-    picture = style.inline(drawn[panel.name], panel.name, panel.caption)
-    return f"<figure>{picture}</figure>"
+def _panel(panel: Panel, drawn: dict[str, Drawn]) -> str:
+    _, text = drawn[panel.name] = _drawn(panel.name, panel.draw)
+    return f"<figure>{style.inline(text, panel.caption)}</figure>"
+
+
+def _drawn(name: str, draw: Draw) -> Drawn:
+    made = draw()
+    return made, style.svg(made, name)
 
 
 def _made(results: Mapping[str, Any]) -> str:

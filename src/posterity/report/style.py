@@ -81,7 +81,7 @@ def styled(function: Callable[P, Figure]) -> Callable[P, Figure]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with rc_context(_SETTINGS):
             made = function(*args, **kwargs)
-            made.draw_without_rendering()
+            made.get_layout_engine().execute(made)  # type: ignore[union-attr]  # ``figure`` gave it one
             made.set_layout_engine("none")  # the layout is found; every save would look for it again
             return made
 
@@ -140,9 +140,8 @@ def svg(made: Figure, name: str) -> str:
     return re.sub(r"<metadata>.*?</metadata>", "", out.getvalue(), flags=re.DOTALL)
 
 
-def inline(made: Figure, name: str, title: str) -> str:
-    """The figure as SVG inside a page: in the page's ink and font, as wide as there is room, small."""
-    text = svg(made, name)
+def inline(text: str, title: str) -> str:
+    """An SVG file as part of a page: in the page's ink and font, as wide as there is room, small."""
     text = text[text.index("<svg") :]
     text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
     text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)  # it would speak to the whole page

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import call, check_finite, map_batch, map_inputs, num_examples
+from posterity.devices import number
 from posterity.methods.base import Method
 from posterity.networks import train_mode
 from posterity.optim.schedules import Pace, schedule
@@ -121,7 +122,7 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
             losses.append(nll.detach() if weight == 1 else nll.detach() * weight)
             if job.likelihood.classifies:
                 labels = job.likelihood.label(outputs.detach())
-                right = right + (labels == micro.targets.reshape(labels.shape)).sum()
+                right += number((labels == micro.targets.view_as(labels)).sum())
                 judged += labels.numel()
     return losses[0] if len(losses) == 1 else torch.stack(losses).mean(), right, judged
 

@@ -8,6 +8,7 @@ import math
 import torch
 
 from posterity.calling import call
+from posterity.devices import number
 from posterity.networks import train_mode
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run, Sums
@@ -33,7 +34,7 @@ class Watch:
     def add(self, run: Run, found: Found, size: float) -> None:
         """Take in one step of so many examples."""
         self.latest, right, judged = found
-        run.sums.loss += self.latest * size
+        run.sums.loss += number(self.latest) * size
         run.sums.examples += size
         run.sums.right += right
         run.sums.judged += judged
