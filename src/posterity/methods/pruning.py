@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from posterity import masks
 from posterity.masks import Masks
@@ -133,12 +132,7 @@ class Pruning(Method):
 
     def collector(self, module: nn.Module, plan: Plan) -> Pruner:
         """What prunes after the optimizer's steps."""
-        for name, part in module.named_modules():
-            if is_parametrized(part):
-                raise PosterityError(
-                    f"{name or 'the module'} ({type(part).__name__}) computes its weight from other parameters, as "
-                    "weight norm does, so that it has none to prune: remove its parametrization first"
-                )
+        masks.check_own_weights(module)
         pruner = Pruner(self, plan.count(self.every))
         if self.zeros_stay:
             pruner.masks = {name: w != 0 for name, w in masks.weights(dict(module.named_parameters())).items()}
