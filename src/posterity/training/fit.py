@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +31,7 @@ from posterity.training.doctor import check_diversity
 from posterity.training.loop import Job, train
 from posterity.training.progress import Progress, TensorBoard
 from posterity.training.stream import Resident, Stream, open_stream, split_off
-from posterity.types import Batch, Inputs, Plan, PosterityError, check_whole
+from posterity.types import Batch, Inputs, Plan, PosterityError, PosterityWarning, check_whole
 
 __all__ = ["fit", "fit_one"]
 
@@ -190,8 +191,10 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
     targets = stream.targets if isinstance(stream, Resident) else batch.targets
     _check_data(network, batch, likelihood, targets)
     if likelihood.classifies and isinstance(stream, Resident) and bool((targets == targets.flatten()[0]).all()):
-        raise PosterityError(
-            f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
+        warnings.warn(  # a stream of classes has such batches, and learns from them
+            f"all targets are class {int(targets.flatten()[0])}: by itself that teaches a network to say nothing else",
+            PosterityWarning,
+            stacklevel=4,
         )
     return network
 
