@@ -225,6 +225,14 @@ def test_of_forms_that_are_as_fast_the_smallest_is_taken(monkeypatch):
         assert all("1.10× the time of the masked one" in note for note in made.notes)
 
 
+def test_what_has_no_variance_stays_whole_and_that_is_said():
+    q = posterior()
+    last = DiagonalGaussian(network(), Categorical(), q.mean(), {"2.weight": torch.ones(3, 12)}, inputs=q.inputs)
+    made = compress(last, keep=0.5).compression
+    assert [layer.kept for layer in made.layers] == [240, 18]
+    assert made.notes[0] == "1 of 2 layers' weights have no variance to be judged by, and stay whole"
+
+
 def test_an_array_is_an_example_and_a_posterior_in_double_precision_makes_its_own():
     x, _ = examples()
     small = compress(masked_by_hand(), example=x.numpy())

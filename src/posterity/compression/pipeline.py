@@ -113,7 +113,7 @@ def compress(
         latency=choice.latency,
         accuracy=None if validation is None else (accuracy(dense, validation), accuracy(small, validation)),
         form=choice.form,
-        notes=choice.notes,
+        notes=(*_unjudged(dense, variance), *choice.notes),
     )
     return network.eval()
 
@@ -134,6 +134,14 @@ def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Pa
     dense = plain_copy(subject.module)
     dense.load_state_dict(subject.mean(), strict=False)
     return dense, {name: value for name, value in subject.variance().items() if bool(value.any())}
+
+
+def _unjudged(dense: nn.Module, variance: Params) -> tuple[str, ...]:
+    """Where a part of the network is Bayesian, the rest of it is not pruned."""
+    weights = masks.weights(dict(dense.named_parameters()))
+    whole = weights.keys() - variance.keys() if variance else ()
+    said = f"{len(whole)} of {len(weights)} layers' weights have no variance to be judged by, and stay whole"
+    return (said,) if whole else ()
 
 
 def _example(subject: Posterior | nn.Module, dense: nn.Module, validation: Any, example: Inputs | None) -> Inputs:
