@@ -29,7 +29,7 @@ from posterity.posteriors import Empirical, Posterior, WeightPosterior, load, sa
 from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood, MultiHead
 from posterity.training.config import Training
-from posterity.training.fit import fit
+from posterity.training.fit import fit_next
 from posterity.types import Params, PosterityError
 
 __all__ = ["Settings", "Stream"]
@@ -150,7 +150,9 @@ class Stream:
             training = replace(training, checkpoint=checkpoint, resume=True)
         epochs = None if training.steps else self.settings.epochs
         return weights_of(
-            fit(network, method, data, likelihood=likelihood, epochs=epochs, seed=self._seed(index), training=training)
+            fit_next(
+                network, method, data, likelihood=likelihood, epochs=epochs, seed=self._seed(index), training=training
+            )
         )
 
     def _refined(self, likelihood: Likelihood, index: int) -> Posterior:
