@@ -24,9 +24,11 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from posterity.types import Params, PosterityError
 
@@ -37,6 +39,7 @@ __all__ = [
     "below",
     "by_unit",
     "check",
+    "check_own_weights",
     "log_alpha",
     "magnitude",
     "random",
@@ -118,7 +121,7 @@ def top_fraction(scores: Mapping[str, Tensor], keep: float, per_layer: bool = Fa
         keep: The fraction to keep, in (0, 1].
         per_layer: Take the fraction of every layer, rather than of the network as a whole.
     """
-    if not 0 < keep <= 1:
+    if not isinstance(keep, Real) or not 0 < keep <= 1:
         raise PosterityError(f"keep must lie in (0, 1], got {keep!r}")
     for name, value in scores.items():
         if bool(value.isnan().any()):
@@ -185,6 +188,16 @@ def check(params: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
             raise PosterityError(
                 f"the mask of {name!r} is {mask.dtype} of shape {tuple(mask.shape)}, "
                 f"expected torch.bool of shape {tuple(params[name].shape)}"
+            )
+
+
+def check_own_weights(module: nn.Module) -> None:
+    """Refuse layers that compute their weight from other parameters: zeros in those are none in the weight."""
+    for name, part in module.named_modules():
+        if is_parametrized(part):
+            raise PosterityError(
+                f"{name or 'the module'} ({type(part).__name__}) computes its weight from other parameters, as "
+                "weight norm does, so that it has none to prune: remove its parametrization first"
             )
 
 

@@ -94,6 +94,7 @@ def test_a_stream_of_tasks_with_a_report(posterity, tmp_path):
         (("--tasks", -1), "at least one task, got tasks=-1"),
         (("--seeds", 0), "seeds must be positive, got 0"),
         (("--method", ""), "no method was named"),
+        (("--method", "ewc,joint", "--set", "method.strength=5"), "ewc, joint take none of their settings"),
     ],
 )
 def test_a_stream_of_nothing_is_one_sentence(posterity, tmp_path, words, sentence):

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from posterity.calling import nested_tensors
 from posterity.compression import compact
 from posterity.compression.compact import silenced
 from posterity.types import PosterityError
@@ -221,6 +222,70 @@ def test_pooling_over_the_channels_themselves_is_not_followed():
     result = compact(masked, x)
     torch.testing.assert_close(result.module(x), masked(x), **EXACT)
     assert result.not_followed == ("_2 (AvgPool1d)",)
+
+
+def test_pooling_of_planes_over_channels_and_time_is_not_followed():
+    """[N, C, T] is one picture without a batch to it."""
+    masked = nn.Sequential(nn.Conv1d(3, 9, 3), nn.ReLU(), nn.AvgPool2d(3, 1, 1), nn.Flatten(), nn.Linear(36, 2))
+    masked.double().eval()
+    with torch.no_grad():
+        masked[0].weight[4:] = 0
+    x = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    result = compact(masked, x)
+    torch.testing.assert_close(result.module(x), masked(x), **EXACT)
+    assert result.not_followed == ("_2 (AvgPool2d)",)
+
+
+class Returns(nn.Module):
+    """Half of its hidden units are dead; what it makes of its logits is asked for."""
+
+    def __init__(self, returns):
+        super().__init__()
+        self.first, self.last, self.returns = nn.Linear(3, 8), nn.Linear(8, 2), returns
+        with torch.no_grad():
+            self.first.weight[4:] = 0
+
+    def forward(self, x):
+        return self.returns(self.last(torch.relu(self.first(x))))
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [
+        lambda y: y.masked_fill(torch.tensor([False, True]), -torch.inf),
+        lambda y: (y, y > 0),
+        lambda y: {"logits": y, "label": y.argmax(1)},
+        lambda y: torch.cat(tensors=[y, -y], dim=1),
+    ],
+    ids=["minus infinity", "bools", "dictionary", "keywords"],
+)
+def test_whatever_a_network_returns(returns):
+    masked = Returns(returns).double().eval()
+    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    small = compact(masked, x).module
+    assert small.get_submodule("first").out_features == 4
+    for got, expected in zip(nested_tensors(small(x)), nested_tensors(masked(x)), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+class Squeezes(nn.Module):
+    """Loses a batch of one."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool, self.last = nn.AdaptiveAvgPool2d(1), nn.Linear(3, 2)
+        with torch.no_grad():
+            self.last.weight[:, 1] = 0
+
+    def forward(self, x):
+        return self.last(self.pool(x).squeeze())
+
+
+def test_a_batch_of_one_that_is_squeezed_away():
+    masked, x = Squeezes().double().eval(), inputs()
+    small = compact(masked, x).module
+    for batch in (x, x[:1]):
+        torch.testing.assert_close(small(batch), masked(batch), **EXACT)
 
 
 class Moody(nn.Module):

@@ -6,11 +6,11 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import prune
+from torch.nn.utils import parametrizations, prune
 from torch.utils.data import DataLoader, TensorDataset
 
 from posterity.calling import InputSpec
-from posterity.compression import CompressedNetwork, bits_from_variance, compact, compress, load
+from posterity.compression import CompressedNetwork, bits_from_variance, compact, compress, load, pipeline
 from posterity.posteriors import DiagonalGaussian
 from posterity.posteriors.base import Posterior
 from posterity.probability.likelihoods import Bernoulli, Categorical, Poisson
@@ -213,12 +213,41 @@ def test_dense_form_is_kept_when_the_small_one_is_slower(monkeypatch):
     torch.testing.assert_close(small(x), masked_by_hand()(x), rtol=1e-5, atol=1e-5)
 
 
+def test_of_forms_that_are_as_fast_the_smallest_is_taken(monkeypatch):
+    """The masked network 1% faster than the compacted one is a draw; 10% faster is not, and is said."""
+    monkeypatch.setattr(pipeline, "with_faster_layers", lambda network, *_: (network, []))
+    for slower, form, notes in ((1.01, "compacted", 0), (1.1, "masked dense", 1)):
+        monkeypatch.setattr(
+            pipeline, "timings", lambda forms, _, s=slower: {n: [1.0 if n == "masked dense" else s] for n in forms}
+        )
+        made = compress(posterior()).compression
+        assert made.form == form and len(made.notes) == notes
+        assert all("1.10× the time of the masked one" in note for note in made.notes)
+
+
+def test_what_has_no_variance_stays_whole_and_that_is_said():
+    q = posterior()
+    last = DiagonalGaussian(network(), Categorical(), q.mean(), {"2.weight": torch.ones(3, 12)}, inputs=q.inputs)
+    made = compress(last, keep=0.5).compression
+    assert [layer.kept for layer in made.layers] == [240, 18]
+    assert made.notes[0] == "1 of 2 layers' weights have no variance to be judged by, and stay whole"
+
+
+def test_an_array_is_an_example_and_a_posterior_in_double_precision_makes_its_own():
+    x, _ = examples()
+    small = compress(masked_by_hand(), example=x.numpy())
+    torch.testing.assert_close(small(x), masked_by_hand()(x), rtol=1e-5, atol=1e-5)
+    small = compress(posterior().to("cpu", torch.float64))
+    torch.testing.assert_close(small(x.double()).float(), masked_by_hand()(x), rtol=1e-5, atol=1e-5)
+
+
 def test_bad_input_is_one_sentence_each():
     q, x = posterior(), torch.zeros(2, 20)
     point = DiagonalGaussian(network(), Categorical(), q.mean(), {"0.weight": torch.zeros(12, 20)})
     counts = DiagonalGaussian(network(), Poisson(), q.mean(), {"0.weight": torch.ones(12, 20)})
     pruned = network()
     prune.l1_unstructured(pruned[0], "weight", 0.5)
+    normed = nn.Sequential(parametrizations.weight_norm(nn.Linear(20, 3)))
     for match, call in {
         "one of threshold, keep and max_drop, got threshold and keep": lambda: compress(q, threshold=1.0, keep=0.1),
         "removes all 276 weights": lambda: compress(q, threshold=-50.0),
@@ -226,7 +255,7 @@ def test_bad_input_is_one_sentence_each():
         "needs variances, and": lambda: compress(network(), threshold=3.0, example=x),
         "no variances and no zeros": lambda: compress(network(), example=x),
         "needs validation data": lambda: compress(q, max_drop=0.01),
-        r"max_drop is a fraction in \[0, 1\)": lambda: compress(q, max_drop=2.0),
+        r"max_drop must lie in \[0, 1\)": lambda: compress(q, max_drop=2.0),
         "give example= or validation=": lambda: compress(network(), keep=0.5),
         "integer labels": lambda: compress(q, max_drop=0.01, validation=[(x, torch.zeros(2))]),
         "Poisson predicts numbers": lambda: compress(counts, max_drop=0.1, validation=[(x, torch.ones(2, 3).long())]),
@@ -237,6 +266,11 @@ def test_bad_input_is_one_sentence_each():
         "got list_iterator": lambda: compress(q, max_drop=0.1, validation=iter([examples()])),
         "cannot be called with these inputs: mat1": lambda: compress(q, keep=0.5, example=torch.zeros(2, 7)),
         "cannot be called with these inputs: Seq": lambda: compress(network(), keep=0.5, example=(x, x)),
+        r"keep must lie in \(0, 1\], got 'half'": lambda: compress(q, keep="half"),
+        "threshold must be a number, got '3'": lambda: compress(q, threshold="3"),
+        "answers 20 examples with 3 outputs": lambda: compress(network(), keep=0.5, example=x[0]),
+        "answers 0 examples with 0 outputs": lambda: compress(network(), keep=0.5, example=x[:0]),
+        "computes its weight from other parameters": lambda: compress(normed, keep=0.5, example=x),
         r"layer '0' .* torch.nn.utils.prune.remove": lambda: compress(pruned, example=x),
     }.items():
         with pytest.raises(PosterityError, match=match):

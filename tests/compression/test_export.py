@@ -42,6 +42,16 @@ def test_torch_export_gives_the_same_outputs(small, tmp_path):
     torch.testing.assert_close(loaded(inputs(7).float()), small(inputs(7).float()), rtol=1e-5, atol=1e-5)
 
 
+def test_several_outputs_by_name_with_infinities_among_them(tmp_path):
+    class Named(nn.Linear):
+        def forward(self, x):
+            logits = super().forward(x)
+            return {"logits": logits.masked_fill(torch.tensor([True, False]), -torch.inf), "positive": logits > 0}
+
+    for write, name in ((to_onnx, "f.onnx"), (to_torch_export, "f.pt2")):
+        assert write(Named(3, 2), torch.randn(2, 3), tmp_path / name) > 0
+
+
 def test_a_file_that_differs_is_not_written(monkeypatch, tmp_path):
     monkeypatch.setattr(export, "_run_onnx", lambda content, x: [torch.ones(len(x), 2)])
     with pytest.raises(PosterityError, match="onnxruntime gives outputs that differ"):

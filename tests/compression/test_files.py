@@ -114,7 +114,7 @@ def test_bits_from_variance_by_hand():
 
 def test_bad_bits_and_foreign_files_are_refused(tmp_path):
     layer, path = sparse_layer((3, 4), 0.5), tmp_path / "f"
-    for bits in (0, 1, 17):
+    for bits in (0, 1, 17, 3.0, "eight", {"weight": 4.5}):
         with pytest.raises(PosterityError, match="from 2 to 16"):
             files.save(layer, path, bits=bits)
     with pytest.raises(PosterityError, match="no weight of the network"):

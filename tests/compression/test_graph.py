@@ -99,3 +99,10 @@ def test_what_no_graph_can_hold_is_refused(tmp_path):
     with pytest.raises(pst.PosterityError, match="export writes posteriors, got Linear"):
         pst.export(nn.Linear(4, 3), tmp_path / "f.onnx", example=torch.randn(2, 4))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_posterior_moved_to_double_precision_makes_its_own_example(tmp_path):
+    torch.manual_seed(0)
+    posterior = gaussian(nn.Linear(4, 3), pst.likelihoods.Categorical(), (4,)).to("cpu", torch.float64)
+    pst.export(posterior, tmp_path / "double.onnx", 3)
+    check(tmp_path / "double.onnx", posterior, 3, torch.randn(5, 4, dtype=torch.float64))

@@ -201,6 +201,8 @@ def test_continual_learning_makes_biases_bayesian():
 def test_refusals_are_one_sentence():
     with pytest.raises(pst.PosterityError, match="Kronecker factors cannot hold"):
         pst.Laplace().carrying(pst.priors.Normal(1.0))
+    with pytest.raises(pst.PosterityError, match="before they are scaled"):
+        continual.carry_on(network(), pst.GroupSparse(), earlier())
     point = pst.fit(network(), pst.MAP(), data(), training=SHORT)
     with pytest.raises(pst.PosterityError, match="no variances"):
         pst.priors.from_posterior(point)

@@ -194,10 +194,18 @@ def test_the_posterior_is_one_network_that_can_be_saved(stream, tmp_path):
     torch.testing.assert_close(loaded.predict(x).probs, prediction.probs, rtol=0, atol=0)
 
 
+def test_a_flow_in_double_precision_is_learned_in_it(stream):
+    double = [(x[:128].double(), y[:128]) for x, y in stream]
+    flow = feature_flow(SIZE, couplings=2, hidden=8).double()
+    q = learn_hcl(flow, double, HCL(detection=None, noise=0.1), training=QUIET)
+    assert q.module.means.dtype == q.module(double[0][0]).dtype == torch.float64
+
+
 def test_what_cannot_be_learned_is_refused(stream):
     x, y = stream[0]
     flow = feature_flow(SIZE, couplings=2, hidden=8)
     bad = {
+        "needs a flow, such as": lambda: learn_hcl(torch.nn.Linear(SIZE, SIZE), [(x, y)]),
         "no tasks": lambda: learn_hcl(flow, []),
         "empty": lambda: learn_hcl(flow, [(x, y), (x[:0], y[:0])]),
         "takes 16 numbers": lambda: learn_hcl(flow, [(x, y), (x[:, :4], y)]),

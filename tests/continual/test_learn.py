@@ -13,7 +13,7 @@ from torch import nn
 import posterity as pst
 from posterity import continual
 from posterity.continual import EWC, Carry, FineTuning, Functional, Joint, Memory, Replay, Task, TaskError
-from posterity.continual.heads import unused_rows
+from posterity.continual.heads import Ending, ending, unused_rows
 from posterity.continual.strategy import Past
 from posterity.posteriors import Empirical
 from tests.continual.streams import FAST, blobs, network, tasks
@@ -61,9 +61,59 @@ def test_a_head_that_no_task_has_used_keeps_base_prior_and_first_weights():
     assert (
         bool((used < 0.5).all()) and bool((stds["2.weight"][2:] == 0).all()) and bool((stds["2.weight"][:2] > 0).all())
     )
-    marks = unused_rows(network(), [(0, 1)])
+    marks = unused_rows(network(), "2", [(0, 1)])
     assert marks["2.bias"].tolist() == [False, False, True, True]
-    assert unused_rows(network(), [None]) == {} == unused_rows(network(), [(0, 1), (2, 3)])
+    assert unused_rows(network(), None, [None]) == {} == unused_rows(network(), "2", [(0, 1), (2, 3)])
+
+
+class Unordered(nn.Module):
+    """Its output layer was made first."""
+
+    def __init__(self, last: nn.Module, hidden: int = 3) -> None:
+        super().__init__()
+        self.last, self.hidden = last, nn.Linear(4, hidden)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.hidden(x)).unsqueeze(-1)).flatten(1)
+
+
+def test_heads_are_rows_of_the_layer_that_gives_the_outputs_wherever_it_was_registered():
+    flat = Unordered(nn.Sequential(nn.Flatten(), nn.Linear(5, 4)), hidden=5).double()
+    assert ending(flat, blobs((0, 1))[0]) == Ending(4, "last.1")
+    priors = []
+
+    class Spy(Carry):
+        def method_for(self, past, likelihood):
+            priors.append(past.prior)
+            return super().method_for(past, likelihood)
+
+    continual.learn(flat, Spy(method=pst.VOGN(prior=pst.priors.Normal(0.5))), tasks(), epochs=3, training=FAST)
+    assert bool((priors[1].at("last.1.weight").std[2:] == 0.5).all())
+    assert bool((priors[1].at("hidden.weight").std < 0.5).all())  # no task has a row in it
+    assert set(unused_rows(nn.Linear(4, 4), "", [(0, 1)])) == {"weight", "bias"}
+
+
+def test_a_network_need_not_end_in_a_linear_layer_unless_every_task_has_a_head():
+    """Three hidden units, and four outputs of a convolution: the classes are not those of its one Linear layer."""
+    network = Unordered(nn.Conv1d(3, 4, 1)).double()
+    learned = continual.learn(network, FineTuning(), tasks(False), epochs=1, training=FAST)
+    assert learned.tasks == ["(0, 1)", "(2, 3)"]
+    with pytest.raises(pst.PosterityError, match="needs a network that ends in a Linear layer"):
+        continual.learn(network, FineTuning(), tasks(), epochs=1, training=FAST)
+    with pytest.raises(pst.PosterityError, match=r"cannot take inputs of shape \(60, 3\)"):
+        short = [Task("short", (x[:, :3], y)) for x, y in [blobs((0, 1))]]
+        continual.learn(network, FineTuning(), [*tasks(False), *short], epochs=1, training=FAST)
+    with pytest.raises(pst.PosterityError, match="by one network, got function"):
+        continual.learn(lambda: network, FineTuning(), tasks(), epochs=1, training=FAST)
+
+
+@pytest.mark.parametrize(
+    "strategy", [pst.VOGN(prior=pst.priors.Normal(0.5)), FineTuning(), Functional(), EWC()], ids=repr
+)
+def test_a_class_may_come_alone(strategy):
+    alone = [Task("0 and 1", blobs((0, 1))), Task("2", blobs((2,)), blobs((2,), 1))]
+    learned = continual.learn(network(), strategy, alone, epochs=40, training=replace(FAST, lr=0.03))
+    assert learned.matrix()[-1][1] > 0.9
 
 
 STRATEGIES = {

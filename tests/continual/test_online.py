@@ -36,6 +36,14 @@ def test_certainty_grows_with_the_stream():
     assert all(bool((last.variance()[name] < v).all()) for name, v in first.variance().items())
 
 
+def test_a_batch_of_one_example_is_a_batch():
+    x, y = data()
+    posterior = continual.online(
+        network(), METHOD, list(zip(x[:3].split(1), y[:3].split(1), strict=True)), training=FAST
+    )
+    assert all(bool(v.isfinite().all()) for v in posterior.variance().values())
+
+
 def test_what_is_wrong_is_said_and_the_file_kept(tmp_path):
     file = tmp_path / "posterior.safetensors"
     good = batches()[0]

@@ -79,6 +79,18 @@ def test_an_ensemble_of_ones_own_network():
     assert isinstance(estimator.posterior_, pst.Mixture) and len(estimator.posterior_.parts) == 3
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_network_with_batchnorm_predicts_with_as_many_draws_as_were_asked_for(members):
+    X, y = make_moons(150, noise=0.1, random_state=0)
+
+    def network(inputs, outputs):
+        return nn.Sequential(nn.Linear(inputs, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, outputs))
+
+    estimator = BayesianClassifier(pst.SWAG(rank=2), network, draws=40, members=members, random_state=0, epochs=30)
+    assert estimator.fit(X, y).score(X, y) > 0.85
+    assert estimator.prediction(X).draws == 40
+
+
 def test_in_sklearns_tools():
     X, y = make_moons(120, noise=0.2, random_state=0)
     piped = make_pipeline(PolynomialFeatures(2), BayesianClassifier(random_state=0, epochs=15))
@@ -95,6 +107,8 @@ def test_bad_input():
         BayesianClassifier().fit(X, np.zeros(20, int))
     with pytest.raises(ValueError, match="a network or a function of"):
         BayesianClassifier(model="mlp").fit(X, y)
+    with pytest.raises(ValueError, match="the network has 5 outputs, and there are 2 classes"):
+        BayesianClassifier(model=nn.Linear(2, 5), epochs=1).fit(X, y)
     with pytest.raises(ValueError, match="NaN"):
         BayesianRegressor().fit(np.full((5, 1), np.nan), np.ones(5))
 

@@ -162,3 +162,10 @@ def test_a_weight_that_is_computed_from_others_is_refused():
     net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)))
     with pytest.raises(PosterityError, match=r"^0 \(ParametrizedLinear\) computes its weight"):
         pst.fit(net, Pruning(), (torch.zeros(8, 4), torch.arange(8) % 3), epochs=1)
+
+
+def test_a_network_of_outputs_alone_has_no_units_to_prune():
+    with pytest.raises(PosterityError, match="no units before them to prune"):
+        pst.fit(nn.Linear(4, 3), Pruning(whole_units=True), (torch.zeros(8, 4), torch.arange(8) % 3), epochs=1)
+    with pytest.raises(PosterityError, match=r"keep must lie in \(0, 1\], got 'half'"):
+        Pruning(keep="half")

@@ -21,7 +21,7 @@ from posterity.posteriors import (
 from posterity.posteriors.stochastic import with_dropout
 from posterity.posteriors.tempered import minimise
 from posterity.probability.likelihoods import Bernoulli, Categorical, Gaussian, MultiHead
-from posterity.types import PosterityError
+from posterity.types import PosterityError, PosterityWarning
 
 N = 4000
 
@@ -149,6 +149,13 @@ def test_a_threshold_of_coverage_does_not_outlive_its_temperature(inputs):
         temper(posterior, data)
     found = conformal(temper(point(10.0), data), data)
     assert float(found.covered(data).float().mean()) == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize(("scale", "said"), [(1.0, "only the lowest: all of them are"), (-1.0, "only the highest")])
+def test_a_temperature_at_the_end_of_its_range_is_spoken_of(inputs, scale, said):
+    right = point().predict(inputs).label
+    with pytest.warns(PosterityWarning, match=said):
+        temper(point(scale), (inputs, right))
 
 
 def test_bad_input(inputs):

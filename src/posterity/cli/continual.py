@@ -47,6 +47,8 @@ def continual(
     chosen = {name: nearest(name, names(), "method") for name in (part.strip() for part in method.split(",")) if name}
     if not chosen or seeds < 1:
         raise PosterityError("no method was named" if not chosen else f"seeds must be positive, got {seeds}")
+    if config.method_options and chosen.keys() <= BASELINES.keys():
+        raise PosterityError(f"--set method.… is for methods, and {', '.join(chosen)} take none of their settings")
     options = {"memory": Memory(memory, choose) if memory else None, "rehearse": rehearse, "temperature": temperature}
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     for name in chosen:

@@ -147,8 +147,8 @@ class Analysis:
         shape = self.shapes[self.source(node)]
         dim = len(shape) - 1 if type(module) is nn.Linear else 1
         known = self.channels.get(self.source(node))
-        if known is not None and known.dim != dim:
-            return None
+        if dim == 0 or (known is not None and known.dim != dim):
+            return None  # one example without its batch, or channels that lie elsewhere
         groups, padded = getattr(module, "groups", 1), _pads_with_zeros(module)
         weight = module.weight.detach().double()
         weight = weight.reshape(*weight.shape[:2], -1)

@@ -21,7 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from posterity.calling import nested_tensors
 from posterity.compression.analysis import Analysis, Layer, analyse
+from posterity.compression.outputs import pairs
 from posterity.compression.trace import (
     Network,
     Shapes,
@@ -38,6 +40,7 @@ from posterity.types import Inputs, PosterityError
 __all__ = ["Compacted", "compact", "silenced"]
 
 _SUMS = (operator.add, torch.add)
+_LIMITS = {torch.float32: 1e-4, torch.float64: 1e-8}
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,7 @@ def _rewrite(analysis: Analysis) -> None:
     alive = set(network.graph.nodes)
     for layer in layers:
         if layer.selects:
-            _select(network, layer, kept)
+            _select(analysis, layer, kept)
         _shrink(analysis.module(layer.node), layer, kept)
     for node, known in analysis.norms:
         if node in alive:
@@ -245,17 +248,18 @@ def _slice_norm(norm: Any, rows: Tensor) -> None:
             value.data = value.data[rows].clone()
 
 
-def _select(network: fx.GraphModule, layer: Layer, kept: Tensor) -> None:
+def _select(analysis: Analysis, layer: Layer, kept: Tensor) -> None:
     """Let a layer read only some channels of a tensor that keeps them all."""
-    columns = kept[layer.inputs.ids]
+    network, columns = analysis.network, kept[layer.inputs.ids]
     if bool(columns.all()):
         return
     name = f"select_{layer.node.name}"
     network.register_buffer(name, columns.nonzero().squeeze(1))
-    source = layer.node.all_input_nodes[0]
+    source = analysis.source(layer.node)
+    dim = layer.inputs.dim - len(analysis.shapes[source])  # from the end: some networks squeeze a batch of one away
     with network.graph.inserting_before(layer.node):
         index = network.graph.get_attr(name)
-        chosen = network.graph.call_function(torch.index_select, (source, layer.inputs.dim, index))
+        chosen = network.graph.call_function(torch.index_select, (source, dim, index))
     layer.node.replace_input_with(source, chosen)
 
 
@@ -270,17 +274,12 @@ def _flatten_behind_batch(network: fx.GraphModule, node: fx.Node) -> None:
 def _check_same(masked: nn.Module, network: fx.GraphModule, inputs: tuple[object, ...]) -> None:
     """Compare both networks on the example: a last guard against code that torch.fx itself misreads."""
     with torch.no_grad():
-        pairs = zip(_tensors(masked.eval().cpu()(*inputs)), _tensors(network.eval()(*inputs)), strict=True)
-        for expected, got in pairs:
-            limit = 1e-4 if expected.dtype == torch.float32 else 1e-8 if expected.dtype == torch.float64 else 1e-1
-            error = float((got - expected).abs().max() / (1 + expected.abs().max()))
-            if not error <= limit:
-                raise PosterityError(
-                    f"compaction changed the outputs by {error:.2g} of their size, expected at most {limit:g}: "
-                    "does the network overwrite tensors in place?"
-                )
-
-
-def _tensors(output: object) -> list[Tensor]:
-    values = output.values() if isinstance(output, dict) else output if isinstance(output, (list, tuple)) else [output]
-    return [value for value in values if isinstance(value, Tensor)]
+        expected, got = masked.eval().cpu()(*inputs), network.eval()(*inputs)
+    for tensor, (distances, sizes) in zip(nested_tensors(expected), pairs(got, expected), strict=True):
+        limit = _LIMITS.get(tensor.dtype, 1e-1)
+        error = float(distances.max() / (1 + sizes.max()))
+        if not error <= limit:
+            raise PosterityError(
+                f"compaction changed the outputs by {error:.2g} of their size, expected at most {limit:g}: "
+                "does the network overwrite tensors in place?"
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from posterity import calling, masks
 from posterity.data.pieces import pieces
 from posterity.masks import Masks
-from posterity.types import Inputs, Params, PosterityError, PosterityWarning
+from posterity.types import Inputs, Params, PosterityError, PosterityWarning, check_fraction
 
 __all__ = ["Criterion", "accuracy", "choose", "device_of"]
 
@@ -42,8 +43,10 @@ class Criterion:
         given = [n for n in ("threshold", "keep", "max_drop") if getattr(self, n) is not None]
         if len(given) > 1:
             raise PosterityError(f"give one of threshold, keep and max_drop, got {' and '.join(given)}")
-        if self.max_drop is not None and not 0 <= self.max_drop < 1:
-            raise PosterityError(f"max_drop is a fraction in [0, 1), got {self.max_drop!r}")
+        if self.max_drop is not None:
+            check_fraction(max_drop=self.max_drop)
+        if self.threshold is not None and not isinstance(self.threshold, Real):
+            raise PosterityError(f"threshold must be a number, got {self.threshold!r}")
 
 
 def choose(criterion: Criterion, dense: nn.Module, variance: Params, validation: Any, example: Inputs) -> Masks:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from posterity import calling
 from posterity.compression.layers import with_plain_layers
+from posterity.compression.outputs import pairs
 from posterity.compression.speed import rows
 from posterity.files import write_bytes
 from posterity.types import Inputs, PosterityError
@@ -83,7 +84,7 @@ def to_torch_export(module: nn.Module, example: Inputs, path: str | Path, tolera
         program = torch.export.export(network, args, kwargs, dynamic_shapes=_free_batch(args, kwargs))
         torch.export.save(program, part)
         loaded = torch.export.load(part).module()
-        _compare(network, example, lambda inputs: [calling.call(loaded, inputs)], tolerance, "torch.export")
+        _compare(network, example, lambda inputs: calling.call(loaded, inputs), tolerance, "torch.export")
         content = part.read_bytes()
     write_bytes(path, content)
     return len(content)
@@ -138,9 +139,8 @@ def _compare(network: nn.Module, example: Inputs, run: Any, tolerance: float, na
     for count in (3, 5):
         inputs = rows(example, count)
         with torch.no_grad():
-            expected: Any = calling.call(network, inputs)
-            pairs = zip(run(inputs), [expected] if isinstance(expected, Tensor) else expected, strict=True)
-        error = max(float(((got - own).abs() / own.abs().clamp(min=1)).max()) for got, own in pairs)
+            both = pairs(run(inputs), calling.call(network, inputs))
+        error = max(float((distances / sizes.clamp(min=1)).max()) for distances, sizes in both)
         if not error <= tolerance:
             raise PosterityError(f"{name} gives outputs that differ by {error:.2g}, expected at most {tolerance:g}")
 

@@ -98,9 +98,7 @@ def unpack(packed: Mapping[str, Any], module: nn.Module) -> nn.Module:
 
 def quantise(weight: Tensor, bits: int) -> tuple[Tensor, float]:
     """Codes q (int64) and step Δ with weight ≈ Δ · q, off by at most Δ/2."""
-    if not 2 <= bits <= _MOST_BITS:
-        raise PosterityError(f"bits must be from 2 to {_MOST_BITS}, got {bits!r}")
-    top = 2 ** (bits - 1) - 1
+    top = 2 ** (_checked(bits) - 1) - 1
     step = float(weight.abs().max()) / top if weight.numel() else 0.0
     codes = (weight.double() / step).round().long() if step > 0 else torch.zeros_like(weight, dtype=torch.long)
     return codes.clamp(-top, top), step
@@ -134,12 +132,18 @@ def _bits_by_name(state: Mapping[str, Tensor], bits: Bits) -> dict[str, int]:
     weights = [name for name, value in state.items() if value.is_floating_point() and value.dim() >= 2]
     if bits is None:
         return {}
-    if isinstance(bits, SupportsIndex):
-        return dict.fromkeys(weights, int(bits))
+    if not isinstance(bits, Mapping):
+        return dict.fromkeys(weights, _checked(bits))
     unknown = set(bits) - set(weights)
     if unknown:
         raise PosterityError(f"bits are given for {unknown.pop()!r}, which is no weight of the network")
-    return dict(bits)
+    return {name: _checked(number) for name, number in bits.items()}
+
+
+def _checked(bits: Any) -> int:
+    if not isinstance(bits, SupportsIndex) or not 2 <= int(bits) <= _MOST_BITS:
+        raise PosterityError(f"bits must be a whole number from 2 to {_MOST_BITS}, got {bits!r}")
+    return int(bits)
 
 
 Facts = tuple[str, list[int], str, int, int, float]

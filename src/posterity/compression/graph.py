@@ -124,9 +124,10 @@ def _example(posterior: Posterior, example: Tensor | None) -> Tensor:
         raise PosterityError(f"export writes posteriors, got {type(posterior).__name__}: for a network use to_onnx")
     if example is None and posterior.inputs is None:
         raise PosterityError("export needs inputs to trace the network with: give example=")
+    own = next(posterior.module.parameters()).dtype
     if example is not None and posterior.inputs is not None:
-        posterior.inputs.check(example, next(posterior.module.parameters()).dtype)
-    made = example if example is not None or posterior.inputs is None else made_up(posterior.inputs)
+        posterior.inputs.check(example, own)
+    made = example if example is not None or posterior.inputs is None else made_up(posterior.inputs, own)
     if not isinstance(made, Tensor):
         raise PosterityError("export writes networks that take one tensor, and this one takes several")
     return made

@@ -95,7 +95,7 @@ def compress(
         raise PosterityError(f"validation gives accuracies, and {kind} predicts numbers: give keep= or threshold=")
     dense, variance = _network_and_variance(subject)
     device = device_of(dense)
-    example = calling.map_inputs(_example(subject, validation, example), lambda tensor: tensor.to(device))
+    example = calling.map_inputs(_example(subject, dense, validation, example), lambda tensor: tensor.to(device))
     _check_called(dense, example)
     chosen = choose(criterion, dense, variance, validation, example)
     pruned = masks.apply(dense, chosen)
@@ -113,7 +113,7 @@ def compress(
         latency=choice.latency,
         accuracy=None if validation is None else (accuracy(dense, validation), accuracy(small, validation)),
         form=choice.form,
-        notes=choice.notes,
+        notes=(*_unjudged(dense, variance), *choice.notes),
     )
     return network.eval()
 
@@ -121,6 +121,7 @@ def compress(
 def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Params]:
     """The plain network at the posterior's mean, and what variances there are."""
     if isinstance(subject, nn.Module):
+        masks.check_own_weights(subject)
         return plain_copy(subject), {}
     if not isinstance(subject, WeightPosterior):
         raise PosterityError(f"{type(subject).__name__} is no distribution over weights, so there is nothing to prune")
@@ -129,15 +130,25 @@ def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Pa
             f"the average of {len(subject.parts)} members is no network: compress one of them, such as "
             "posterior.parts[0], or a run with one member"
         )
+    masks.check_own_weights(subject.module)
     dense = plain_copy(subject.module)
     dense.load_state_dict(subject.mean(), strict=False)
     return dense, {name: value for name, value in subject.variance().items() if bool(value.any())}
 
 
-def _example(subject: Posterior | nn.Module, validation: Any, example: Inputs | None) -> Inputs:
+def _unjudged(dense: nn.Module, variance: Params) -> tuple[str, ...]:
+    """Where a part of the network is Bayesian, the rest of it is not pruned."""
+    weights = masks.weights(dict(dense.named_parameters()))
+    whole = weights.keys() - variance.keys() if variance else ()
+    said = f"{len(whole)} of {len(weights)} layers' weights have no variance to be judged by, and stay whole"
+    return (said,) if whole else ()
+
+
+def _example(subject: Posterior | nn.Module, dense: nn.Module, validation: Any, example: Inputs | None) -> Inputs:
     """Inputs to trace and time with, wherever they can be had."""
     if example is not None:
-        return example
+        structured = isinstance(example, Mapping | list | tuple)
+        return example if structured else calling.as_tensor(example, "the example")
     if validation is not None:
         first = next(pieces(validation, size=1), None)
         if first is None:
@@ -146,24 +157,31 @@ def _example(subject: Posterior | nn.Module, validation: Any, example: Inputs | 
     spec = getattr(subject, "inputs", None)
     if spec is None:
         raise PosterityError("compress needs inputs to trace the network with: give example= or validation=")
-    return made_up(spec)
+    return made_up(spec, next(dense.parameters()).dtype)
 
 
 def _check_called(dense: nn.Module, example: Inputs) -> None:
     try:
-        calling.call(dense, example)
+        outputs = calling.call(dense, example)
     except Exception as error:  # whatever the user's forward raises
         reason = str(error).partition("\n")[0]
         raise PosterityError(f"the network cannot be called with these inputs: {reason}") from error
+    examples = calling.num_examples(example)
+    answers = {len(tensor) for tensor in calling.nested_tensors(outputs) if tensor.ndim}
+    if examples == 0 or answers != {examples}:
+        raise PosterityError(
+            f"the network answers {examples} examples with {' and '.join(map(str, sorted(answers)))} outputs, expected "
+            "as many, and not none: the first dimension of its inputs must be the batch"
+        )
 
 
-def made_up(spec: InputSpec) -> Inputs:
-    """Two rows of Normal noise, or of zeros where the inputs are integers."""
+def made_up(spec: InputSpec, dtype: torch.dtype) -> Inputs:
+    """Two rows of Normal noise in the network's type, or of zeros where the inputs are integers."""
     generator, made = generator_for(0), []
     for shape, name in zip(spec.shapes, spec.dtypes, strict=True):
         noise = torch.randn((2, *shape), generator=generator)
-        dtype = getattr(torch, name)
-        made.append((noise if dtype.is_floating_point else torch.zeros_like(noise)).to(dtype))
+        own = getattr(torch, name)
+        made.append(noise.to(dtype) if own.is_floating_point else torch.zeros_like(noise).to(own))
     return made[0] if len(made) == 1 else tuple(made)
 
 
@@ -186,19 +204,26 @@ class Choice:
 
 
 def _fastest(masked: nn.Module, example: Inputs) -> Choice:
-    """The form that is fastest, among those nowhere slower than the masked dense network."""
+    """The form that is fastest, among those nowhere slower than the masked dense network; of equals the smallest."""
     compacted = compact(masked, example)
     forms = _forms(masked, compacted.module, example)
     times = {batch: timings({_REFERENCE: masked, **forms}, rows(example, batch)) for batch in _BATCHES}
     ratios = {name: [ratio(t[name], t[_REFERENCE]) for t in times.values()] for name in forms}
-    allowed = [name for name in forms if max(ratios[name]) <= _NOISE]
-    best = min(allowed, key=lambda name: sum(ratios[name]), default=_DENSE)
+    best = _best(forms, ratios)
     notes = _notes(compacted)
     if not best.startswith(_COMPACTED):
-        worst = max(ratios[_COMPACTED])
+        worst = max(ratio(t[_COMPACTED], t[best]) for t in times.values())
         notes += (f"the compacted network takes up to {worst:.2f}× the time of the masked one: the dense form is kept",)
     medians = {b: (statistics.median(t[_REFERENCE]), statistics.median(t[best])) for b, t in times.items()}
     return Choice(best, forms[best], medians, notes)
+
+
+def _best(forms: Mapping[str, Network], ratios: Mapping[str, list[float]]) -> str:
+    """The name of the form to take."""
+    allowed = {name: sum(ratios[name]) for name in forms if max(ratios[name]) <= _NOISE}
+    fastest = min(allowed.values(), default=0.0)
+    equals = [name for name, time in allowed.items() if time <= _NOISE * fastest]
+    return min(equals, key=lambda name: _numbers(forms[name]), default=_DENSE)
 
 
 def _forms(masked: nn.Module, compacted: Network, example: Inputs) -> dict[str, Network]:

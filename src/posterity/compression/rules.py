@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,15 +53,21 @@ def elementwise(analysis: Analysis, node: fx.Node) -> Channels | None:
     return known and known.with_value(probe(analysis, node))
 
 
-def spatial(analysis: Analysis, node: fx.Node) -> Channels | None:
-    """Pooling, padding, upsampling: unit by unit where the channels are dimension 1 and space lies behind them."""
+def spatial(analysis: Analysis, node: fx.Node, dims: int | None = None) -> Channels | None:
+    """Pooling, padding, upsampling: unit by unit where the channels are dimension 1 and space lies behind them.
+
+    Args:
+        analysis: Of the network.
+        node: The call.
+        dims: How many dimensions of space the operation has, if not any number. It works on the last of its input, so
+            that with fewer behind the channels it pools over the channels themselves.
+    """
     known = analysis.only_input(node)
     out = analysis.shapes.get(node)
     if known is None or known.dim != 1 or out is None or len(out) < 2 or out[1] != len(known.ids):
         return None
-    if len(analysis.shapes[analysis.source(node)]) == 2:
-        return None  # without space behind them, torch pools over the channels themselves
-    return known.with_value(probe(analysis, node))
+    space = len(analysis.shapes[analysis.source(node)]) - 2
+    return known.with_value(probe(analysis, node)) if space == (dims or max(1, space)) else None
 
 
 def batch_norm(analysis: Analysis, node: fx.Node) -> Channels | None:
@@ -134,7 +141,7 @@ def together(analysis: Analysis, node: fx.Node) -> Channels | None:
 
 def concatenate(analysis: Analysis, node: fx.Node) -> Channels | None:
     """The units of every part, one after the other; a part that was not followed gets units that stay."""
-    parts: Any = node.args[0]
+    parts: Any = node.args[0] if node.args else None  # by keyword is not how anybody writes it
     dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if not isinstance(parts, (list, tuple)) or not isinstance(dim, int):
         return None
@@ -179,20 +186,26 @@ _ACTIVATIONS = (
     torch.exp, torch.neg, torch.clamp, torch.square, operator.neg,
     "relu", "tanh", "sigmoid", "abs", "exp", "neg", "clamp", "square", "contiguous", "float",
 )  # fmt: skip
-_SPATIAL = (
-    nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
-    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
-    nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d,
-    nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ReflectionPad1d, nn.ReflectionPad2d,
-    nn.ReplicationPad1d, nn.ReplicationPad2d, nn.Upsample,
-    F.max_pool1d, F.max_pool2d, F.max_pool3d, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d,
-    F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d, F.adaptive_max_pool1d, F.adaptive_max_pool2d,
-    F.interpolate, torch.max_pool2d,
-)  # fmt: skip
+_SPATIAL: dict[int | None, tuple[Any, ...]] = {
+    1: (
+        nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.ZeroPad1d, nn.ReflectionPad1d,
+        nn.ReplicationPad1d, F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d, F.adaptive_max_pool1d,
+    ),
+    2: (
+        nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.ReflectionPad2d,
+        nn.ReplicationPad2d, F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d,
+        torch.max_pool2d,
+    ),
+    3: (
+        nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool3d, nn.ZeroPad3d,
+        F.max_pool3d, F.avg_pool3d, F.adaptive_avg_pool3d,
+    ),
+    None: (nn.Upsample, F.interpolate),
+}  # fmt: skip
 
 RULES: dict[Any, Rule] = {
     **dict.fromkeys(_ACTIVATIONS, elementwise),
-    **dict.fromkeys(_SPATIAL, spatial),
+    **{target: partial(spatial, dims=dims) for dims, targets in _SPATIAL.items() for target in targets},
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), batch_norm),
     **dict.fromkeys((nn.Flatten, torch.flatten, torch.reshape, "flatten", "view", "reshape"), flatten),
     **dict.fromkeys((torch.mean, "mean", torch.squeeze, "squeeze"), over_space),

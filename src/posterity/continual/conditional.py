@@ -43,11 +43,12 @@ class ClassConditionalFlow(nn.Module):
     def __init__(self, flow: Flow) -> None:
         super().__init__()
         self.flow = flow
-        self.register_buffer("means", torch.empty(0, flow.size))
+        own = next((p.dtype for p in flow.parameters()), torch.get_default_dtype())
+        self.register_buffer("means", torch.empty(0, flow.size, dtype=own))
         self.register_buffer("tasks", torch.empty(0, dtype=torch.int64))
         self.register_buffer("labels", torch.empty(0, dtype=torch.int64))
-        self.register_buffer("log_classes", torch.empty(0, 0))
-        self.register_buffer("log_within", torch.empty(0, 0))
+        self.register_buffer("log_classes", torch.empty(0, 0, dtype=own))
+        self.register_buffer("log_within", torch.empty(0, 0, dtype=own))
 
     @property
     def num_tasks(self) -> int:

@@ -130,6 +130,8 @@ def learn_hcl(
         seed: All randomness.
         training: Batch size, learning rate, optimizer, clipping, device, checkpoint and progress.
     """
+    if not isinstance(flow, Flow):
+        raise PosterityError(f"HCL needs a flow, such as feature_flow(784), got {type(flow).__name__}")
     config, training = config or HCL(), training or Training()
     device = training.pick_device()
     with global_seed(seed, device):

@@ -1,9 +1,10 @@
-"""Which weights belong to which task: the rows of the last layer, where every task has a head of its own."""
+"""What a network ends in, and which of its rows belong to which task, where every task has a head of its own."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,33 +12,66 @@ from torch import Tensor, nn
 from posterity.posteriors import WeightPosterior
 from posterity.types import Params, PosterityError
 
-__all__ = ["next_network", "unused_rows"]
+__all__ = ["Ending", "ending", "next_network", "unused_rows"]
 
 
-def unused_rows(module: nn.Module, used: Iterable[Sequence[int] | None]) -> Params:
-    """Marks the last layer's weights that no task has used yet; nothing where tasks share one head.
+@dataclass(frozen=True)
+class Ending:
+    """What a network ends in.
+
+    Attributes:
+        outputs: How many outputs it has.
+        layer: The Linear layer that was called last, by name, where it has as many; None where it has not.
+    """
+
+    outputs: int
+    layer: str | None
+
+    def head_layer(self) -> str:
+        """The layer with a row for every class."""
+        if self.layer is None:
+            raise PosterityError("a head for every task needs a network that ends in a Linear layer, and this does not")
+        return self.layer
+
+
+@torch.no_grad()
+def ending(module: nn.Module, inputs: Tensor) -> Ending:
+    """What the network ends in, seen when it is called: layers need not be registered in the order of their use."""
+    network, called = copy.deepcopy(module).eval(), [""]
+    layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, nn.Linear)}
+    for name, layer in layers.items():
+        layer.register_forward_hook(lambda *_, name=name: called.append(name))
+    device = next((p.device for p in network.parameters()), inputs.device)
+    try:
+        outputs = network(inputs[:2].to(device)).shape[-1]
+    except Exception as error:  # whatever the user's forward raises
+        reason = str(error).partition("\n")[0]
+        raise PosterityError(f"the network cannot take inputs of shape {tuple(inputs.shape)}: {reason}") from error
+    last = layers.get(called[-1])
+    return Ending(outputs, called[-1] if last is not None and last.out_features == outputs else None)
+
+
+def unused_rows(module: nn.Module, name: str | None, used: Iterable[Sequence[int] | None]) -> Params:
+    """Marks the weights of the output layer that no task has used yet; nothing where tasks share one head.
 
     Args:
-        module: The network; its last Linear layer has a row for every class.
+        module: The network.
+        name: Its Linear layer with a row for every class; None where tasks share one head.
         used: The classes of the tasks so far; None for a task without a head of its own.
     """
     known = list(used)
-    if any(classes is None for classes in known):
+    if name is None or any(classes is None for classes in known):
         return {}
-    name, layer = _last_linear(module)
+    layer = module.get_submodule(name)
+    assert isinstance(layer, nn.Linear)
     marks = torch.ones(layer.out_features, dtype=torch.bool)
     marks[[c for classes in known for c in classes or ()]] = False
     if not marks.any():
         return {}
-    rows: dict[str, Tensor] = {f"{name}.weight": marks[:, None].expand_as(layer.weight)}
-    return {**rows, f"{name}.bias": marks} if layer.bias is not None else rows
-
-
-def _last_linear(module: nn.Module) -> tuple[str, nn.Linear]:
-    found = [(name, layer) for name, layer in module.named_modules() if isinstance(layer, nn.Linear)]
-    if not found:
-        raise PosterityError(f"a head for every task needs a last Linear layer, and {type(module).__name__} has none")
-    return found[-1]
+    return {
+        f"{name}.{own}".lstrip("."): marks.view(-1, *[1] * (p.dim() - 1)).expand_as(p)
+        for own, p in layer.named_parameters()
+    }
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
+from posterity.continual.heads import ending
 from posterity.continual.result import Learned
 from posterity.continual.strategy import Carry, Strategy
 from posterity.continual.stream import Settings, Stream
@@ -49,8 +50,8 @@ def learn(
     """Learn tasks one after another.
 
     Args:
-        module: An ordinary network, which is not changed; with a head for each task, its last Linear layer has a row
-            for every class of all tasks.
+        module: An ordinary network, which is not changed; with a head for each task, it ends in a Linear layer with a
+            row for every class of all tasks.
         method: A method, whose posterior after each task becomes the prior of the next; or a strategy, such as
             ``Carry(method=..., memory=Memory(200))`` or a baseline.
         tasks: What is learned, in order. Of a list all tests are known from the beginning (forward transfer); any other
@@ -64,6 +65,8 @@ def learn(
         draws: Networks averaged in predictions.
         watch: Called after each task with what is learned so far.
     """
+    if not isinstance(module, nn.Module):
+        raise PosterityError(f"tasks are learned one after another by one network, got {type(module).__name__}")
     strategy = method if isinstance(method, Strategy) else Carry(method=method)
     where = None if folder is None else Path(folder)
     settings = Settings(strategy, likelihood, epochs, seed, training or Training(), draws, where)
@@ -88,15 +91,14 @@ def learn(
 
 
 def _check(task: Task, module: nn.Module, likelihood: Likelihood | None) -> None:
-    """Refuse a task before anything is spent on it; inputs that do not fit the network are refused by ``fit``."""
+    """Refuse a task before anything is spent on it."""
     if not isinstance(task, Task):
         raise PosterityError(f"a stream is made of Tasks, got {type(task).__name__}")
     task.check()
     targets = task.train[1]
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    if not isinstance(likelihood or likelihoods.infer(targets), Categorical) or not layers:
+    if not isinstance(likelihood or likelihoods.infer(targets), Categorical):
         return
-    outputs = range(layers[-1].out_features)
+    outputs = range(ending(module, task.train[0]).outputs)
     classes = outputs if task.head is None else task.head
     for asked, there in ((classes, outputs), (targets.unique().tolist(), classes)):
         strange = sorted(set(asked) - set(there))

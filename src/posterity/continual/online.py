@@ -15,7 +15,7 @@ from posterity.posteriors import Posterior, WeightPosterior, load, save
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Normal, from_posterior
 from posterity.training.config import Training
-from posterity.training.fit import fit
+from posterity.training.fit import fit_next
 from posterity.types import PosterityError
 
 __all__ = ["carry_on", "online"]
@@ -62,7 +62,7 @@ def online(
             network, own = carry_on(module, method, posterior, temperature)
             seed = posterior.seed + SEED_STRIDE
         posterior = weights_of(
-            fit(
+            fit_next(
                 network,
                 own,
                 data,

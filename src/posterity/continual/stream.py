@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from posterity.continual.heads import next_network, unused_rows
+from posterity.continual.heads import ending, next_network, unused_rows
 from posterity.continual.judge import judged
 from posterity.continual.memory import joined
 from posterity.continual.online import SEED_STRIDE, weights_of
@@ -29,7 +29,7 @@ from posterity.posteriors import Empirical, Posterior, WeightPosterior, load, sa
 from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood, MultiHead
 from posterity.training.config import Training
-from posterity.training.fit import fit
+from posterity.training.fit import fit_next
 from posterity.types import Params, PosterityError
 
 __all__ = ["Settings", "Stream"]
@@ -69,6 +69,7 @@ class Stream:
         learned: The outcome so far.
         past: What the next task will know.
         tests: Test examples and head of every task that is known.
+        head_layer: The layer with a row for every class, where tasks have heads of their own.
     """
 
     def __init__(self, module: nn.Module, settings: Settings) -> None:
@@ -76,12 +77,15 @@ class Stream:
         self.past = Past(settings.strategy.base)
         self.learned = Learned(repr(settings.strategy), settings.identity())
         self.tests: list[tuple[Pair | None, tuple[int, ...] | None]] = []
+        self.head_layer: str | None = None
         self.done: dict[str, Any] = {"tasks": []}
 
     def expect(self, task: Task) -> None:
         """Judge on this task from now on, also before it is learned."""
         if self.tests and (task.head is None) != (self.tests[0][1] is None):
             raise PosterityError(f"{task.name}: either every task has a head of its own, or none has")
+        if task.head is not None and self.head_layer is None:
+            self.head_layer = ending(self.module, task.train[0]).head_layer()
         self.tests.append((task.test, task.head))
 
     def open(self, folder: Path, resume: bool) -> None:
@@ -140,13 +144,15 @@ class Stream:
         afresh = known is None or self.settings.strategy.afresh
         network = self.module
         if known is not None and not afresh:
-            network = next_network(self.module, known, unused_rows(self.module, self.past.heads))
+            network = next_network(self.module, known, unused_rows(self.module, self.head_layer, self.past.heads))
         checkpoint = self.settings.file(f"checkpoint-{stage}", index)
         if checkpoint is not None:
             training = replace(training, checkpoint=checkpoint, resume=True)
         epochs = None if training.steps else self.settings.epochs
         return weights_of(
-            fit(network, method, data, likelihood=likelihood, epochs=epochs, seed=self._seed(index), training=training)
+            fit_next(
+                network, method, data, likelihood=likelihood, epochs=epochs, seed=self._seed(index), training=training
+            )
         )
 
     def _refined(self, likelihood: Likelihood, index: int) -> Posterior:
@@ -160,7 +166,7 @@ class Stream:
         past, strategy = self.past, self.settings.strategy
         past.heads.append(task.head)
         past.sizes.append(len(task.train[1]))
-        unused = unused_rows(self.module, past.heads)
+        unused = unused_rows(self.module, self.head_layer, past.heads)
         prior = strategy.prior_after(posterior, past.prior)
         past.prior = prior.renewed(unused, strategy.base) if unused and prior is not strategy.base else prior
         past.posterior = self.learned.posterior = posterior

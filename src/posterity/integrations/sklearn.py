@@ -25,7 +25,7 @@ from posterity.data import Standardiser
 from posterity.evaluation.recipes import sizes
 from posterity.methods import MAP, Method
 from posterity.models import mlp
-from posterity.posteriors import Posterior
+from posterity.posteriors import Posterior, WeightPosterior
 from posterity.prediction import Classification, Regression
 from posterity.probability.likelihoods import Categorical, Gaussian, Likelihood
 from posterity.training.config import Training
@@ -73,17 +73,28 @@ class _Estimator(BaseEstimator):
         suited = sizes(len(X))
         epochs = suited.epochs if self.epochs is None else self.epochs
         training = self.training or Training(batch_size=suited.batch_size, lr=self._lr(suited.lr), progress=False)
-        self.posterior_: Posterior = fit(
+        inputs = self._ready(X)
+        posterior = fit(
             self._network(X.shape[1], outputs),
             self.method or MAP(),
-            (self._ready(X).float(), targets),
+            (inputs.float(), targets),
             likelihood=likelihood,
             epochs=None if training.steps else epochs,
             members=self.members,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             training=training,
         ).to("cpu", torch.float64)  # so that a row's prediction does not depend on the rows around it
+        self.posterior_ = self._refreshed(posterior, inputs, targets, training.batch_size)
         return self
+
+    def _refreshed(self, posterior: Posterior, inputs: Tensor, targets: Tensor, batch_size: int) -> Posterior:
+        """With the BatchNorm statistics of all draws that predictions average, in their own precision."""
+        if not isinstance(posterior, WeightPosterior) or posterior.most_draws is None:
+            return posterior  # there are none, or they are not of draws
+        batches = max(1, len(inputs) // batch_size)  # none of which has a single row
+        return posterior.refresh(
+            list(zip(inputs.tensor_split(batches), targets.tensor_split(batches), strict=True)), self.draws
+        )
 
     def _lr(self, suited: float) -> float | None:
         """Larger steps for few data, where the plain optimizer trains; other methods know better themselves."""
@@ -122,7 +133,11 @@ class BayesianClassifier(ClassifierMixin, _Estimator):
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise PosterityError(f"a classifier needs at least two classes, got one class: {self.classes_[0]!r}")
-        return self._fit(X, torch.as_tensor(labels, dtype=torch.int64), len(self.classes_), Categorical())
+        self._fit(X, torch.as_tensor(labels, dtype=torch.int64), len(self.classes_), Categorical())
+        outputs = self.prediction(X[:1]).probs.shape[1]
+        if outputs != len(self.classes_):
+            raise PosterityError(f"the network has {outputs} outputs, and there are {len(self.classes_)} classes")
+        return self
 
     def prediction(self, X: Any) -> Classification:
         """Probabilities, labels (as numbers), entropy and its aleatoric and epistemic parts."""

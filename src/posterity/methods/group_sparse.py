@@ -21,6 +21,7 @@ The posterior is the Gaussian with the moments of w = z ⊙ v of the survivors:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 
@@ -31,7 +32,7 @@ from posterity.methods.sparse_vd import SparseVD, sparse_blocks
 from posterity.probability.hyper import Hyper
 from posterity.probability.priors import Normal, Prior
 from posterity.run import Run
-from posterity.types import check_positive
+from posterity.types import Params, PosterityError, check_positive
 
 __all__ = ["GroupSparse"]
 
@@ -54,6 +55,10 @@ class GroupSparse(SparseVD):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(group_std=self.group_std, unit_weight=self.unit_weight)
+
+    def carrying(self, prior: Prior, std: Params | None = None) -> Self:
+        """Refused: a posterior over w = z ⊙ v is no prior of v, with z free to move w at no cost."""
+        raise PosterityError("GroupSparse has its prior on weights before they are scaled, so that it carries none on")
 
     def scheme(self) -> Scheme:
         """Units by activations, other weights one by one."""

@@ -20,11 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from posterity import masks
 from posterity.masks import Masks
@@ -102,7 +102,7 @@ class Pruning(Method):
     zeros_stay: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
+        if not isinstance(self.keep, Real) or not 0 < self.keep <= 1:
             raise PosterityError(f"keep must lie in (0, 1], got {self.keep!r}")
         if not self.threshold >= 0:
             raise PosterityError(f"threshold must not be negative, got {self.threshold!r}")
@@ -133,12 +133,9 @@ class Pruning(Method):
 
     def collector(self, module: nn.Module, plan: Plan) -> Pruner:
         """What prunes after the optimizer's steps."""
-        for name, part in module.named_modules():
-            if is_parametrized(part):
-                raise PosterityError(
-                    f"{name or 'the module'} ({type(part).__name__}) computes its weight from other parameters, as "
-                    "weight norm does, so that it has none to prune: remove its parametrization first"
-                )
+        masks.check_own_weights(module)
+        if self.whole_units and len(masks.magnitude(_trained(module))) < 2:
+            raise PosterityError("whole_units spares the outputs, and this network has no units before them to prune")
         pruner = Pruner(self, plan.count(self.every))
         if self.zeros_stay:
             pruner.masks = {name: w != 0 for name, w in masks.weights(dict(module.named_parameters())).items()}
@@ -155,6 +152,10 @@ class Pruning(Method):
         """The fraction of weights at zero."""
         weights = masks.weights(dict(run.module.named_parameters())).values()
         return {"sparsity": float(sum((w == 0).sum() for w in weights)) / sum(w.numel() for w in weights)}
+
+
+def _trained(module: nn.Module) -> Params:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 class Pruner:
@@ -183,7 +184,7 @@ class Pruner:
 
     def _scores(self, run: Run) -> Params:
         """Higher where a weight should stay; what is gone stays gone, below every other."""
-        params: Params = {name: p for name, p in run.module.named_parameters() if p.requires_grad}
+        params = _trained(run.module)
         if self.method.criterion == "random":
             # One draw for the whole run: another at every pruning would spare nobody in the end.
             self.chance = self.chance or masks.random(params, run.streams.shared)

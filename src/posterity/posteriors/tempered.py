@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from posterity.data.pieces import pieces, to_choose_by
 from posterity.posteriors.base import Posterior
 from posterity.posteriors.conformal import Conformal
 from posterity.probability.likelihoods import Bernoulli, Categorical
-from posterity.types import PosterityError
+from posterity.types import PosterityError, PosterityWarning
 
 __all__ = ["temper", "tempered"]
 
@@ -58,6 +59,14 @@ def temper(posterior: P, validation: Any, draws: int = 32) -> P:
         raise PosterityError("there are no examples to find a temperature on")
     log_probs, labels = torch.cat(logs, 1), torch.cat(targets)
     found = minimise(lambda log_t: _nll(log_probs, labels, math.exp(log_t - _RANGE)), -_RANGE, _RANGE)
+    if abs(found) > _RANGE - 0.01:
+        verdict = "the network knows nothing of them" if found > 0 else "all of them are right, and too few to tell"
+        warnings.warn(
+            f"no temperature from {math.exp(-_RANGE):.3g} to {math.exp(_RANGE):.3g} fits these examples best, only the "
+            f"{'highest' if found > 0 else 'lowest'}: {verdict}",
+            PosterityWarning,
+            stacklevel=2,
+        )
     return tempered(posterior, likelihood.temperature * math.exp(found))
 
 

@@ -32,7 +32,7 @@ from posterity.training.progress import Progress, TensorBoard
 from posterity.training.stream import Resident, Stream, open_stream, split_off
 from posterity.types import Batch, Inputs, Plan, PosterityError, check_whole
 
-__all__ = ["fit", "fit_one"]
+__all__ = ["fit", "fit_next", "fit_one"]
 
 _log = logging.getLogger("posterity")
 
@@ -63,13 +63,41 @@ def fit(
         seed: All randomness of the fit.
         training: Everything else about the loop.
     """
-    training = training or Training()
+    return _fit(module, method, data, likelihood, epochs, members, seed, training or Training(), _refuse_one_class)
+
+
+def fit_next(
+    module: nn.Module,
+    method: Method,
+    data: Any,
+    *,
+    likelihood: Likelihood | None,
+    epochs: int | None,
+    seed: int,
+    training: Training,
+) -> Posterior:
+    """``fit`` of one network to the next of a stream of tasks, in which a class may come alone."""
+    return _fit(module, method, data, likelihood, epochs, 1, seed, training, lambda job: None)
+
+
+def _fit(
+    module: nn.Module | Callable[[], nn.Module],
+    method: Method,
+    data: Any,
+    likelihood: Likelihood | None,
+    epochs: int | None,
+    members: int,
+    seed: int,
+    training: Training,
+    check: Callable[[Job], None],
+) -> Posterior:
     _check_arguments(method, likelihood, epochs, members, seed, training)
     seed = int(seed)  # numpy's integers would not go into a file
     device = local_device(training.pick_device())
     with session(device) as ranks, global_seed(seed + ranks.rank, device):
         network = _made(module)
         job, probe = _job(network, method, data, likelihood, epochs, seed, training, ranks, device)
+        check(job)
         if members > 1:
             from posterity.training.restarts import fit_members  # it needs fit_one
 
@@ -190,11 +218,15 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
         raise PosterityError("the network has no parameter to train")
     targets = stream.targets if isinstance(stream, Resident) else batch.targets
     _check_data(network, batch, likelihood, targets)
-    if likelihood.classifies and isinstance(stream, Resident) and bool((targets == targets.flatten()[0]).all()):
+    return network
+
+
+def _refuse_one_class(job: Job) -> None:
+    targets = job.stream.targets if isinstance(job.stream, Resident) else None
+    if targets is not None and job.likelihood.classifies and bool((targets == targets.flatten()[0]).all()):
         raise PosterityError(
             f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
         )
-    return network
 
 
 @torch.no_grad()
