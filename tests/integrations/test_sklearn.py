@@ -66,7 +66,10 @@ def test_any_method(method):
     estimator = BayesianClassifier(method, random_state=1, epochs=30).fit(X, y)
     assert estimator.prediction(X).epistemic.max() > 0
     again = clone(estimator).fit(X, y)
-    assert np.array_equal(again.predict_proba(X), estimator.predict_proba(X))
+    weights = again.posterior_.module.state_dict()
+    assert all(torch.equal(weights[name], w) for name, w in estimator.posterior_.module.state_dict().items())
+    # To rounding: whether draws go one by one or together is a matter of which was faster when it was tried.
+    np.testing.assert_allclose(again.predict_proba(X), estimator.predict_proba(X), rtol=0, atol=1e-12)
 
 
 def test_an_ensemble_of_ones_own_network():
