@@ -28,7 +28,7 @@ from torch import nn
 
 from posterity import masks
 from posterity.masks import Masks
-from posterity.methods.base import Method
+from posterity.methods.base import Method, trainable
 from posterity.posteriors import Empirical
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
@@ -134,7 +134,7 @@ class Pruning(Method):
     def collector(self, module: nn.Module, plan: Plan) -> Pruner:
         """What prunes after the optimizer's steps."""
         masks.check_own_weights(module)
-        if self.whole_units and len(masks.magnitude(_trained(module))) < 2:
+        if self.whole_units and len(masks.magnitude(trainable(module))) < 2:
             raise PosterityError("whole_units spares the outputs, and this network has no units before them to prune")
         pruner = Pruner(self, plan.count(self.every))
         if self.zeros_stay:
@@ -152,10 +152,6 @@ class Pruning(Method):
         """The fraction of weights at zero."""
         weights = masks.weights(dict(run.module.named_parameters())).values()
         return {"sparsity": float(sum((w == 0).sum() for w in weights)) / sum(w.numel() for w in weights)}
-
-
-def _trained(module: nn.Module) -> Params:
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 class Pruner:
@@ -184,7 +180,7 @@ class Pruner:
 
     def _scores(self, run: Run) -> Params:
         """Higher where a weight should stay; what is gone stays gone, below every other."""
-        params = _trained(run.module)
+        params = trainable(run.module)
         if self.method.criterion == "random":
             # One draw for the whole run: another at every pruning would spare nobody in the end.
             self.chance = self.chance or masks.random(params, run.streams.shared)
