@@ -3,11 +3,18 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 import posterity as pst
 from posterity.training.distributed import Ranks
-from posterity.training.stream import open_stream
+from posterity.training.stream import Resident, open_stream, split_off
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(60, 3, generator=G, dtype=torch.float64)
@@ -109,3 +116,69 @@ def test_the_accuracy_of_yes_and_no_is_that_of_each_answer(outputs, targets):
     training = pst.Training(optimizer="sgd", lr=1e-12, **QUIET)
     q = pst.fit(net, pst.MAP(), (X, answers), likelihood=pst.likelihoods.Bernoulli(), epochs=1, training=training)
     assert q.history[0]["accuracy"] == pytest.approx(float(right))
+
+
+class Noisy(Dataset):
+    """Inputs with fresh noise whenever they are read, as random transforms have."""
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, index):
+        return X[index] + torch.randn(3, dtype=torch.float64), NUMBERS[index]
+
+
+def ridge(rows, noise=1.0):
+    """The least squares under input noise of variance v, in expectation: those of a ridge of N·v."""
+    x, y = X[rows], NUMBERS[rows]
+    return torch.linalg.solve(x.mT @ x + len(x) * noise * torch.eye(3).double(), x.mT @ y).mT
+
+
+def averaged(examples, **training):
+    """Where the path of gradient descent at a constant rate stays, on average."""
+    method = pst.SWA(prior=pst.priors.Normal(1e3), lr=0.1, start=0.2, every=1)
+    config = pst.Training(batch_size=60, steps=300, **training, **QUIET)
+    known = pst.likelihoods.Gaussian(1.0)
+    network = nn.Linear(3, 1, bias=False).double()
+    return pst.fit(network, method, examples, likelihood=known, training=config).mean()["weight"]
+
+
+def test_random_transforms_of_a_data_set_are_drawn_anew_in_every_epoch():
+    """Kept from the first read they would be a data set with one fixed noise, whose least squares lie elsewhere."""
+    torch.testing.assert_close(averaged(Noisy()), ridge(slice(None)), rtol=0, atol=0.03)  # three standard errors
+    kept = torch.stack([Noisy()[i][0] for i in range(60)])
+    assert (averaged((kept, NUMBERS)) - ridge(slice(None))).abs().max() > 0.06
+
+
+def test_random_transforms_stay_random_beside_a_validation_fraction():
+    rows = torch.randperm(60, generator=torch.Generator().manual_seed(0))[15:]
+    train, held = split_off(Noisy(), 0.25, seed=0)
+    assert train.indices == rows.tolist() and sorted(train.indices + held.indices) == list(range(60))
+    torch.testing.assert_close(averaged(Noisy(), validation=0.25), ridge(rows), rtol=0, atol=0.035)
+
+
+class Steady(Dataset):
+    """The same whenever it is read."""
+
+    def __init__(self, inputs):
+        self.inputs = inputs
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index], int(LABELS[index])
+
+
+def test_a_data_set_that_does_not_change_is_kept_and_looked_at_as_a_whole():
+    stream = open_stream(Steady(X), pst.Training(), 0, Ranks(), torch.device("cpu"))
+    assert isinstance(stream, Resident) and torch.equal(stream.inputs, X) and torch.equal(stream.targets, LABELS)
+    holes = X.clone()
+    holes[3, 1] = torch.nan  # which differs from itself
+    with pytest.raises(pst.PosterityError, match="NaN"):
+        open_stream(Steady(holes), pst.Training(), 0, Ranks(), torch.device("cpu"))
+
+
+def test_balance_needs_a_data_set_that_does_not_change():
+    with pytest.raises(pst.PosterityError, match="without random transforms"):
+        open_stream(Noisy(), pst.Training(balance=True), 0, Ranks(), torch.device("cpu"))

@@ -19,12 +19,13 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     SequentialSampler,
+    Subset,
     SubsetRandomSampler,
     TensorDataset,
     default_collate,
 )
 
-from posterity.calling import as_batch, as_tensor, check_finite, map_inputs, num_examples
+from posterity.calling import as_batch, as_tensor, check_finite, map_inputs, nested_tensors, num_examples
 from posterity.random import generator_for, global_seed
 from posterity.training.config import Training
 from posterity.training.distributed import Ranks
@@ -33,6 +34,7 @@ from posterity.types import Batch, Inputs, PosterityError
 __all__ = ["Resident", "Stream", "open_stream", "split_off"]
 
 _EPOCH_STRIDE = 15_485_863  # a prime: epochs of nearby seeds do not share their shuffles
+_LOOK = 64  # examples that are read twice: a flip of every second one goes unseen once in 2⁶⁴ times
 
 
 class Stream(Protocol):
@@ -201,9 +203,14 @@ def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: 
     """A stream over a DataLoader (or any list of batches), a Dataset, or a pair of tensors."""
     if isinstance(data, Iterator):
         raise PosterityError("an iterator can be read only once: give a list of batches, a DataLoader or a Dataset")
+    if _changes(data):
+        data = DataLoader(data, int(training.batch_size), shuffle=True)
     if isinstance(data, DataLoader | list) or (not isinstance(data, Dataset | tuple) and isinstance(data, Iterable)):
         if training.balance:
-            raise PosterityError("balance needs tensors or a Dataset; give a loader a WeightedRandomSampler instead")
+            raise PosterityError(
+                "balance needs tensors, or a Dataset without random transforms; give a loader a WeightedRandomSampler "
+                "instead"
+            )
         return FromLoader(data, device, training.num_data, seed, ranks)
     inputs, targets = as_tensors(data)
     if training.num_data not in (None, len(targets)):
@@ -213,6 +220,17 @@ def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: 
     check_finite(inputs)
     inputs = map_inputs(inputs, lambda t: t.to(device))
     return Resident(inputs, targets.to(device), training.batch_size, seed, ranks, training.balance)
+
+
+def _changes(data: Any) -> bool:
+    """Whether a data set has other inputs each time it is read, as under random transforms: it must not be kept."""
+    if not isinstance(data, Dataset) or isinstance(data, TensorDataset | IterableDataset):
+        return False
+    rows = range(min(_LOOK, len(data)))  # type: ignore[arg-type]
+    if not rows:
+        return False
+    twice = [nested_tensors(default_collate([data[i] for i in rows])) for _ in range(2)]
+    return not all(bool(torch.isclose(a, b, rtol=0, atol=0, equal_nan=True).all()) for a, b in zip(*twice, strict=True))
 
 
 def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
@@ -237,18 +255,22 @@ def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
     return inputs, targets
 
 
-def split_off(data: Any, fraction: float, seed: int) -> tuple[tuple[Inputs, Tensor], tuple[Inputs, Tensor]]:
+def split_off(data: Any, fraction: float, seed: int) -> tuple[Any, Any]:
     """The data without a random fraction, and that fraction."""
     if isinstance(data, DataLoader | list):
         raise PosterityError(
             "a validation fraction needs tensors or a Dataset; give a validation loader beside a loader"
         )
-    inputs, targets = as_tensors(data)
-    order = torch.randperm(len(targets), generator=generator_for(seed)).to(targets.device)
-    held = max(1, round(fraction * len(targets)))
-    if held >= len(targets):
-        raise PosterityError(f"holding out {held} of {len(targets)} examples leaves none to train on")
-    take = lambda rows: (map_inputs(inputs, lambda t: t[rows]), targets[rows])  # noqa: E731
+    kept = None if _changes(data) else as_tensors(data)
+    total = len(data if kept is None else kept[1])
+    order = torch.randperm(total, generator=generator_for(seed))
+    held = max(1, round(fraction * total))
+    if held >= total:
+        raise PosterityError(f"holding out {held} of {total} examples leaves none to train on")
+
+    def take(rows: Tensor) -> Any:
+        return Subset(data, rows.tolist()) if kept is None else (map_inputs(kept[0], lambda t: t[rows]), kept[1][rows])
+
     return take(order[held:]), take(order[:held])
 
 
