@@ -78,10 +78,19 @@ def as_batch(item: Any) -> Batch:
     if isinstance(item, Batch):
         return item
     if isinstance(item, Mapping) and "labels" in item:
-        return Batch({key: value for key, value in item.items() if key != "labels"}, item["labels"])
-    if isinstance(item, list | tuple) and len(item) in (2, 3):
-        return Batch(*item)
-    raise PosterityError("a batch must be (inputs, targets), (inputs, targets, weights) or a dictionary with 'labels'")
+        batch = Batch({key: value for key, value in item.items() if key != "labels"}, item["labels"])
+    elif isinstance(item, list | tuple) and len(item) in (2, 3):
+        batch = Batch(*item)
+    else:
+        expected = "(inputs, targets), (inputs, targets, weights) or a dictionary with 'labels'"
+        raise PosterityError(f"a batch must be {expected}")
+    try:
+        len(batch.targets)
+    except TypeError:
+        raise PosterityError(
+            f"a batch holds many examples, but here is one, with target {batch.targets!r}: give a Dataset or DataLoader"
+        ) from None
+    return batch
 
 
 def as_tensor(values: Any, what: str) -> Tensor:

@@ -14,7 +14,8 @@ from torch.utils.data import (
 
 import posterity as pst
 from posterity.training.distributed import Ranks
-from posterity.training.stream import Resident, open_stream, split_off
+from posterity.training.examples import split_off
+from posterity.training.stream import Resident, open_stream
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(60, 3, generator=G, dtype=torch.float64)

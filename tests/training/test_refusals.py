@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import posterity as pst
 from tests.training.problem import LABELS, QUIET, X, mlp
@@ -192,3 +192,41 @@ def test_what_a_broken_loss_is_answered_with_can_be_done(method):
     else:
         with pytest.raises(pst.PosterityError, match="clip does not apply"):
             pst.fit(mlp(), method, (X, LABELS), epochs=1, training=pst.Training(clip=1.0, **QUIET))
+
+
+@pytest.mark.parametrize("target", [LABELS[0], 1, np.int64(1)])
+def test_a_list_of_single_examples_is_refused(target):
+    with pytest.raises(pst.PosterityError, match="a batch holds many examples, but here is one"):
+        pst.fit(mlp(), pst.MAP(), [(X[0], target)], epochs=1, training=pst.Training(**QUIET))
+
+
+class Ragged(Dataset):
+    """Sentences of different lengths, say."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return X[0, : 1 + index % 3], 0
+
+
+@pytest.mark.parametrize("validation", [None, 0.5])
+def test_examples_that_make_no_batch_are_refused(validation):
+    with pytest.raises(pst.PosterityError, match=r"do not make a batch .* give a DataLoader with a collate_fn"):
+        pst.fit(mlp(), pst.MAP(), Ragged(), epochs=1, training=pst.Training(**QUIET, validation=validation))
+
+
+class WithLogits(nn.Module):
+    """Returns what networks of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = mlp()
+
+    def forward(self, x):
+        return {"logits": self.net(x)}
+
+
+def test_a_network_that_returns_more_than_a_tensor_is_told_what_to_do():
+    with pytest.raises(pst.PosterityError, match="one tensor, got dict: wrap it in a module that returns its logits"):
+        pst.fit(WithLogits(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET))

@@ -27,9 +27,10 @@ from posterity.run import Run
 from posterity.training.config import Callback, Training
 from posterity.training.distributed import Ranks, local_device, session
 from posterity.training.doctor import check_diversity
+from posterity.training.examples import split_off
 from posterity.training.loop import Job, train
 from posterity.training.progress import Progress, TensorBoard
-from posterity.training.stream import Resident, Stream, open_stream, split_off
+from posterity.training.stream import Resident, Stream, open_stream
 from posterity.types import Batch, Inputs, Plan, PosterityError, check_whole
 
 __all__ = ["fit", "fit_next", "fit_one"]
@@ -250,7 +251,10 @@ def _check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, target
             "the network writes into its inputs, so that a second draw would see other ones: let it work on a copy"
         )
     if not isinstance(outputs, Tensor):
-        raise PosterityError(f"the network must return one tensor, got {type(outputs).__name__}")
+        raise PosterityError(
+            f"the network must return one tensor, got {type(outputs).__name__}: wrap it in a module that returns its "
+            "logits or predictions alone"
+        )
     likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
 
 

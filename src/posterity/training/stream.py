@@ -17,24 +17,20 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     DistributedSampler,
-    IterableDataset,
     SequentialSampler,
-    Subset,
     SubsetRandomSampler,
-    TensorDataset,
-    default_collate,
 )
 
-from posterity.calling import as_batch, as_tensor, check_finite, map_inputs, nested_tensors, num_examples
+from posterity.calling import as_batch, check_finite, map_inputs
 from posterity.random import generator_for, global_seed
 from posterity.training.config import Training
 from posterity.training.distributed import Ranks
+from posterity.training.examples import as_tensors, changes
 from posterity.types import Batch, Inputs, PosterityError
 
-__all__ = ["Resident", "Stream", "open_stream", "split_off"]
+__all__ = ["Resident", "Stream", "open_stream"]
 
 _EPOCH_STRIDE = 15_485_863  # a prime: epochs of nearby seeds do not share their shuffles
-_LOOK = 64  # examples that are read twice: a flip of every second one goes unseen once in 2⁶⁴ times
 
 
 class Stream(Protocol):
@@ -203,7 +199,7 @@ def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: 
     """A stream over a DataLoader (or any list of batches), a Dataset, or a pair of tensors."""
     if isinstance(data, Iterator):
         raise PosterityError("an iterator can be read only once: give a list of batches, a DataLoader or a Dataset")
-    if _changes(data):
+    if changes(data):
         data = DataLoader(data, int(training.batch_size), shuffle=True)
     if isinstance(data, DataLoader | list) or (not isinstance(data, Dataset | tuple) and isinstance(data, Iterable)):
         if training.balance:
@@ -220,58 +216,6 @@ def open_stream(data: Any, training: Training, seed: int, ranks: Ranks, device: 
     check_finite(inputs)
     inputs = map_inputs(inputs, lambda t: t.to(device))
     return Resident(inputs, targets.to(device), training.batch_size, seed, ranks, training.balance)
-
-
-def _changes(data: Any) -> bool:
-    """Whether a data set has other inputs each time it is read, as under random transforms: it must not be kept."""
-    if not isinstance(data, Dataset) or isinstance(data, TensorDataset | IterableDataset):
-        return False
-    rows = range(min(_LOOK, len(data)))  # type: ignore[arg-type]
-    if not rows:
-        return False
-    twice = [nested_tensors(default_collate([data[i] for i in rows])) for _ in range(2)]
-    return not all(bool(torch.isclose(a, b, rtol=0, atol=0, equal_nan=True).all()) for a, b in zip(*twice, strict=True))
-
-
-def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
-    """Inputs and targets of a pair of tensors or of a map-style Dataset, as whole tensors."""
-    if isinstance(data, TensorDataset):
-        data = data.tensors
-    elif isinstance(data, IterableDataset):
-        raise PosterityError("a data set without a length is read by a loader: give it as a DataLoader")
-    elif isinstance(data, Dataset):
-        if len(data) == 0:  # type: ignore[arg-type]
-            raise PosterityError("the data set is empty")
-        data = default_collate([data[i] for i in range(len(data))])  # type: ignore[arg-type]
-    batch = as_batch(data)
-    if batch.weights is not None:
-        raise PosterityError("weights come with the batches of a DataLoader or a list, not with whole tensors")
-    targets = as_tensor(batch.targets, "targets")
-    inputs = batch.inputs if isinstance(batch.inputs, dict | tuple | list) else as_tensor(batch.inputs, "inputs")
-    if len(targets) == 0:
-        raise PosterityError("the data set is empty")
-    if num_examples(inputs) != len(targets):
-        raise PosterityError(f"there are {num_examples(inputs)} inputs but {len(targets)} targets")
-    return inputs, targets
-
-
-def split_off(data: Any, fraction: float, seed: int) -> tuple[Any, Any]:
-    """The data without a random fraction, and that fraction."""
-    if isinstance(data, DataLoader | list):
-        raise PosterityError(
-            "a validation fraction needs tensors or a Dataset; give a validation loader beside a loader"
-        )
-    kept = None if _changes(data) else as_tensors(data)
-    total = len(data if kept is None else kept[1])
-    order = torch.randperm(total, generator=generator_for(seed))
-    held = max(1, round(fraction * total))
-    if held >= total:
-        raise PosterityError(f"holding out {held} of {total} examples leaves none to train on")
-
-    def take(rows: Tensor) -> Any:
-        return Subset(data, rows.tolist()) if kept is None else (map_inputs(kept[0], lambda t: t[rows]), kept[1][rows])
-
-    return take(order[held:]), take(order[:held])
 
 
 def _repeats(loader: Any) -> bool:
