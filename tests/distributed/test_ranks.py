@@ -129,7 +129,7 @@ def test_a_killed_rank_comes_back_and_nothing_is_lost(tmp_path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,  # two at a time on one machine have been seen to wait for each other
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "killed").exists()

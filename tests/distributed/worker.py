@@ -71,27 +71,35 @@ def shared_draw(folder: Path) -> None:
 
 
 def elastic(folder: Path) -> None:
-    """Rank 0 is killed once in the middle; torchrun starts all again, and the run goes on from its checkpoint."""
+    """Rank 0 is killed once in the middle; torchrun starts all again, and the run goes on from its checkpoint.
+
+    The group is the fit's own: torch's finds the addresses of those killed, now and then, and waits for them.
+    """
+    rank = int(os.environ["RANK"])
 
     class Kill:
         def on_epoch(self, run, figures):
             marker = folder / "killed"
-            if run.epoch == 2 and dist.get_rank() == 0 and not marker.exists():
+            if run.epoch == 2 and rank == 0 and not marker.exists():
                 marker.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
     training = pst.Training(**TRAINING, checkpoint=folder / "run", checkpoint_every=1, resume=True, callbacks=(Kill(),))
     posterior = pst.fit(network(), pst.MAP(), data(), epochs=4, seed=7, training=training)
-    if dist.get_rank() == 0:
+    if rank == 0:
         torch.save(outputs(posterior), folder / "elastic.pt")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    try:
-        {f.__name__: f for f in (methods, members, loaders, shared_draw, elastic)}[sys.argv[1]](Path(sys.argv[2]))
-    finally:
-        dist.destroy_process_group()
+    work, out = sys.argv[1], Path(sys.argv[2])
+    if work == "elastic":
+        elastic(out)
+    else:
+        dist.init_process_group("gloo")
+        try:
+            {f.__name__: f for f in (methods, members, loaders, shared_draw)}[work](out)
+        finally:
+            dist.destroy_process_group()
     threads = [thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")]  # none where there is no /proc
     assert not any("gloo" in name for name in threads), f"the group lives on: {threads}"

@@ -73,9 +73,11 @@ def session(device: torch.device) -> Iterator[Ranks]:
         # Its functions have the default group, as it is on import, for a default argument. Imported later, as torch's
         # compiler does, they keep the group's threads alive after destroy_process_group, which can abort the exit.
         import_module("torch.distributed.nn")
-        # Each group meets under a name of its own: under an old one it would find the addresses of the last.
+        # Each group meets under a name of its own: under an old one it would find the addresses of the last, or of
+        # the processes in whose place torchrun has started these.
         store, rank, world = _meeting()
-        own = dist.PrefixStore(f"posterity-{next(_groups)}", store)
+        start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        own = dist.PrefixStore(f"posterity-{start}-{next(_groups)}", store)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", store=own, rank=rank, world_size=world)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
