@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -110,4 +109,4 @@ def _terms(shared: Any, each: dict[str, Any], term: Callable[[Any], float | Tens
 
 
 def _precision(std: Any) -> float | Tensor:
-    return torch.as_tensor(std) ** -2 if isinstance(std, Tensor) else float(std) ** -2
+    return (std if isinstance(std, Tensor) else float(std)) ** -2

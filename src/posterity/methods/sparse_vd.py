@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -60,8 +60,6 @@ class SparseVD(MeanField):
     finetune: float = 0.1
     finetune_rate: float = 0.3
     decay_start: float = 0.5
-
-    default_lr: ClassVar[float] = 1e-3
 
     def __post_init__(self) -> None:
         super().__post_init__()
