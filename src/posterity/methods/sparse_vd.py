@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -26,7 +27,7 @@ from torch import nn
 
 from posterity.layers.convert import Scheme
 from posterity.layers.noisy import LOCAL
-from posterity.layers.sparse import Phase, Sparse, SparseFamily, SparseLocal, SparseSampled
+from posterity.layers.sparse import Phase, Sparse, SparseLocal, SparseSampled
 from posterity.layers.start import Moped
 from posterity.layers.variational import Variational
 from posterity.methods.mean_field import MeanField
@@ -76,8 +77,8 @@ class SparseVD(MeanField):
     def scheme(self) -> Scheme:
         """By activations where a layer can, drawn elsewhere."""
         return Scheme(
-            drawn=SparseFamily(SparseSampled, self.threshold),
-            noisy=SparseFamily(SparseLocal, self.threshold),
+            drawn=partial(SparseSampled, threshold=self.threshold),
+            noisy=partial(SparseLocal, threshold=self.threshold),
             layers=LOCAL,
         )
 
