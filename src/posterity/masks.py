@@ -201,6 +201,6 @@ def check_own_weights(module: nn.Module) -> None:
             )
 
 
-def sparsity(params: Params | Mapping[str, Tensor]) -> dict[str, float]:
-    """The fraction of exact zeros in every weight (two dimensions or more)."""
-    return {name: float((value == 0).double().mean()) for name, value in params.items() if value.dim() >= 2}
+def sparsity(params: Mapping[str, Tensor]) -> dict[str, float]:
+    """The fraction of exact zeros in every weight."""
+    return {name: float((value == 0).double().mean()) for name, value in weights(params).items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from torch import nn
@@ -15,7 +15,16 @@ from torch.nn.utils.weight_norm import WeightNorm
 from posterity.calling import type_name
 from posterity.types import Params, PosterityError
 
-__all__ = ["buffers_kept", "copied", "is_frozen", "load_buffers", "plain_copy", "precision_of", "train_mode"]
+__all__ = [
+    "buffers_kept",
+    "check_same_network",
+    "copied",
+    "is_frozen",
+    "load_buffers",
+    "plain_copy",
+    "precision_of",
+    "train_mode",
+]
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -66,6 +75,16 @@ def plain_copy(module: nn.Module) -> nn.Module:
 def precision_of(module: nn.Module) -> str:
     """The type of a network's weights, as files name it."""
     return type_name(next(module.parameters()).dtype)
+
+
+def check_same_network(whose: str, theirs: Mapping[str, object], own: Mapping[str, object]) -> None:
+    """Refuse what is of a network with other parameters, which are told by their shapes."""
+    for name in [*theirs, *own]:
+        if theirs.get(name) != own.get(name):
+            was, got = theirs.get(name, "absent"), own.get(name, "absent")
+            raise PosterityError(
+                f"{whose} belongs to another network: parameter {name!r} is {was} there and {got} here"
+            )
 
 
 def load_buffers(module: nn.Module, stored: Params) -> None:

@@ -103,6 +103,11 @@ def check_positive(**values: float | Mapping[str, Any]) -> None:
                 raise PosterityError(f"{name} must be positive and finite, got {low!r}")
 
 
+def check_positive_if_given(**values: Any) -> None:
+    """As ``check_positive``; None stands for one that was not given."""
+    check_positive(**{name: value for name, value in values.items() if value is not None})
+
+
 def check_whole(**values: Any) -> None:
     """Refuse counts that are no whole numbers; None stands for one that was not given."""
     for name, value in values.items():

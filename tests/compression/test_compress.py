@@ -275,3 +275,10 @@ def test_bad_input_is_one_sentence_each():
     }.items():
         with pytest.raises(PosterityError, match=match):
             call()
+
+
+def test_what_a_network_calls_its_inputs_is_no_record_of_them():
+    module = network()
+    module.inputs = 20
+    with pytest.raises(PosterityError, match="compress needs inputs to trace the network with"):
+        compress(module, keep=0.5)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from posterity.layers.convert import Scheme, convert
-from posterity.layers.flows import Flow, FlowFamily, _by_unit
+from posterity.layers.flows import Flow, FlowBlock, _by_unit
 from posterity.layers.noisy import LOCAL
 from posterity.layers.select import select
 from posterity.probability.priors import Normal
@@ -18,9 +19,8 @@ DOUBLE = torch.float64
 
 
 def converted(module: nn.Module, hidden: int = 8, steps: int = 2):
-    return convert(
-        module, select(module, None), Scheme(noisy=FlowFamily(hidden, steps), layers=LOCAL), Normal(1.0), 0.1
-    )
+    scheme = Scheme(noisy=partial(FlowBlock, hidden=hidden, steps=steps), layers=LOCAL)
+    return convert(module, select(module, None), scheme, Normal(1.0), 0.1)
 
 
 def test_log_determinant_is_that_of_the_jacobian():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from posterity.layers.convert import Scheme, convert
 from posterity.layers.divergence import diagonal_kl
 from posterity.layers.noisy import LOCAL
 from posterity.layers.select import select
-from posterity.layers.sparse import GroupFamily, Phase, SparseFamily, SparseLocal, SparseSampled
+from posterity.layers.sparse import GroupLocal, Phase, SparseLocal, SparseSampled
 from posterity.probability.gaussians import DiagonalNormal
 from posterity.probability.kl import kl_divergence
 from posterity.probability.priors import EmpiricalNormal, LogUniform, Normal
@@ -103,7 +104,7 @@ def test_ard_kl_is_half_the_log_of_one_plus_the_signal_and_what_sampling_gives()
 
 def built(module: nn.Module, prior, scheme: Scheme | None = None, init_std: float = 0.1):
     net = copy.deepcopy(module)
-    scheme = scheme or Scheme(drawn=SparseFamily(SparseSampled), noisy=SparseFamily(SparseLocal), layers=LOCAL)
+    scheme = scheme or Scheme(drawn=SparseSampled, noisy=SparseLocal, layers=LOCAL)
     return convert(net, select(net, None), scheme, prior, init_std)
 
 
@@ -128,7 +129,7 @@ def test_phases(scheme):
     """Free: noise and mean. Clipped: noise about zero. Frozen: nothing, and no way back."""
     torch.manual_seed(0)
     layers = LOCAL if scheme == "local" else {}
-    family = Scheme(drawn=SparseFamily(SparseSampled), noisy=SparseFamily(SparseLocal), layers=layers)
+    family = Scheme(drawn=SparseSampled, noisy=SparseLocal, layers=layers)
     module = nn.Linear(1, 2, bias=False).to(DOUBLE)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([[0.1], [1.0]]))
@@ -165,7 +166,8 @@ def test_phases(scheme):
 
 
 def groups(unit_weight: object = 1.0) -> Scheme:
-    return Scheme(drawn=SparseFamily(SparseSampled), noisy=GroupFamily(3.0, 0.1, unit_weight), layers=LOCAL)
+    noisy = partial(GroupLocal, threshold=3.0, group_std=0.1, unit_weight=unit_weight)
+    return Scheme(drawn=SparseSampled, noisy=noisy, layers=LOCAL)
 
 
 def test_group_moments_are_those_of_a_product_of_gaussians():

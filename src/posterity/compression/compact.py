@@ -118,7 +118,7 @@ def _replace_dead_branches(network: fx.GraphModule, shapes: Shapes) -> dict[str,
             known = analysis.channels[branch]
             whole = all(shapes[other] == shapes[node] for other in node.all_input_nodes)
             if len(node.all_input_nodes) == 2 and whole and bool(known.constant.all()):
-                name = _replace_branch(network, node, branch, known.value, shapes, known.dim)
+                name = _replace_branch(analysis, node, branch)
                 constants |= {name: known.dim} if name else {}
                 break
     network.graph.eliminate_dead_code()
@@ -126,19 +126,17 @@ def _replace_dead_branches(network: fx.GraphModule, shapes: Shapes) -> dict[str,
     return constants
 
 
-def _replace_branch(
-    network: fx.GraphModule, node: fx.Node, branch: fx.Node, value: Tensor, shapes: Shapes, dim: int
-) -> str | None:
+def _replace_branch(analysis: Analysis, node: fx.Node, branch: fx.Node) -> str | None:
     """Put a constant in the place of one branch of a sum, and say what it is called."""
+    network, known = analysis.network, analysis.channels[branch]
     other = next(n for n in node.all_input_nodes if n is not branch)
-    if not bool(value.any()):
+    if not bool(known.value.any()):
         node.replace_all_uses_with(other)
         return None
     name = f"constant_{node.name}"
-    shape = [1] * len(shapes[node])
-    shape[dim] = -1
-    dtype = next((p.dtype for p in network.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    network.register_buffer(name, value.to(dtype).view(shape))
+    shape = [1] * len(analysis.shapes[node])
+    shape[known.dim] = -1
+    network.register_buffer(name, known.value.to(analysis.dtype).view(shape))
     with network.graph.inserting_before(node):
         node.replace_input_with(branch, network.graph.get_attr(name))
     return name

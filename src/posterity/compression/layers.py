@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -150,15 +150,10 @@ def with_faster_layers(network: Network, example: Inputs, batches: tuple[int, ..
 def with_plain_layers(network: nn.Module) -> nn.Module:
     """A copy made of torch's own layers again, for exporters."""
     plain = copy.deepcopy(network)
-    for name, layer in _own(plain):
-        plain.set_submodule(name, layer.plain())
-    return plain
-
-
-def _own(network: nn.Module) -> Iterator[tuple[str, SparseLinear | PairedMaxPool2d]]:
-    for name, layer in list(network.named_modules()):
+    for name, layer in list(plain.named_modules()):
         if isinstance(layer, SparseLinear | PairedMaxPool2d):
-            yield name, layer
+            plain.set_submodule(name, layer.plain())
+    return plain
 
 
 def _compared(candidate: nn.Module, layer: nn.Module, x: Tensor) -> float:

@@ -154,7 +154,7 @@ def _example(subject: Posterior | nn.Module, dense: nn.Module, validation: Any, 
         if first is None:
             raise PosterityError("the validation data is empty")
         return calling.map_inputs(first.inputs, lambda tensor: tensor[: max(_BATCHES)])
-    spec = getattr(subject, "inputs", None)
+    spec = subject.inputs if isinstance(subject, Posterior) else None
     if spec is None:
         raise PosterityError("compress needs inputs to trace the network with: give example= or validation=")
     return made_up(spec, next(dense.parameters()).dtype)

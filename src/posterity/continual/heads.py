@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from posterity.networks import check_same_network
 from posterity.posteriors import WeightPosterior
 from posterity.types import Params, PosterityError
 
@@ -78,22 +79,11 @@ def unused_rows(module: nn.Module, name: str | None, used: Iterable[Sequence[int
 def next_network(module: nn.Module, posterior: WeightPosterior, unused: Params) -> nn.Module:
     """A copy of the network at the posterior's mean, with its own weights where no task has used them yet."""
     network = copy.deepcopy(module)
-    check_same(network, posterior)
+    shapes = ({name: tuple(p.shape) for name, p in m.named_parameters()} for m in (posterior.module, network))
+    check_same_network("the carried posterior", *shapes)
     means = posterior.mean()
     for name, p in network.named_parameters():
         mean = means[name].to(p)
         p.copy_(torch.where(unused[name].to(p.device), p, mean) if name in unused else mean)
     network.load_state_dict(dict(posterior.module.named_buffers()), strict=False)
     return network
-
-
-def check_same(module: nn.Module, posterior: WeightPosterior) -> None:
-    """Refuse a posterior over the weights of another network."""
-    own = {name: tuple(p.shape) for name, p in module.named_parameters()}
-    carried = {name: tuple(p.shape) for name, p in posterior.module.named_parameters()}
-    for name in [*carried, *own]:
-        if carried.get(name) != own.get(name):
-            was, got = carried.get(name, "absent"), own.get(name, "absent")
-            raise PosterityError(
-                f"the carried posterior belongs to another network: parameter {name!r} is {was} there and {got} here"
-            )

@@ -17,6 +17,7 @@ running statistics and no dropout.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -103,8 +104,7 @@ def full(
     """The whole matrix [P, P] over the parameters in ``names`` (all by default), in their order: for small networks."""
     everything = {name: p.detach() for name, p in module.named_parameters()}
     params = {name: everything.pop(name) for name in names or tuple(everything)}
-    layout = Layout.of(params)
-    args, kwargs = arguments(batch.inputs)
+    layout, given = Layout.of(params), arguments(batch.inputs)
 
     def vectors(own: Any, cs: Tensor) -> Tensor:
         def outputs(params: Params) -> Tensor:
@@ -119,10 +119,9 @@ def full(
     size = examples_at_once(cs.shape[1] * layout.total, cs.device)
     total = torch.zeros(layout.total, layout.total, dtype=cs.dtype, device=cs.device)
     for start in range(0, len(cs), size):
-        part = slice(start, start + size)
-        own = (tuple(a[part] for a in args), {key: a[part] for key, a in kwargs.items()})
+        own, some = tree_map(itemgetter(slice(start, start + size)), (given, cs))
         with transformable(module):
-            v = vmap(vectors)(own, cs[part]).flatten(0, 1)
+            v = vmap(vectors)(own, some).flatten(0, 1)
         total.addmm_(v.T, v, alpha=1 / len(cs))
     return total
 

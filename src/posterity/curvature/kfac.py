@@ -30,7 +30,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from posterity.curvature.outer import examples_at_once
 from posterity.curvature.patches import Windows, pad_explicitly
-from posterity.curvature.sink import Forward, Pass, Sink
+from posterity.curvature.sink import Forward, Pass, Sink, watched
 from posterity.curvature.squared import SquareCapture, units
 from posterity.types import Params, PosterityError
 from posterity.unrolled import replaced_forwards
@@ -171,12 +171,10 @@ def _watched(layer: nn.Module, original: Forward, sink: Sink, sharing: Sharing, 
     def forward(x: Tensor) -> Tensor:
         out = original(x)
         if out.requires_grad:
-            inputs, call = x.detach(), object()
-            out.register_hook(lambda d: backward(inputs, d, call))
             edges.append(get_gradient_edge(out))
         return out
 
-    return forward
+    return watched(forward, backward)
 
 
 def _linear_moment(layer: nn.Linear, x: Tensor, sharing: Sharing) -> Tensor:

@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from posterity.calling import arguments, map_inputs
+from posterity.calling import Draw, map_inputs
 from posterity.data.pieces import pieces, to_train_on
 from posterity.evaluation.landscape import judge, moved
 from posterity.flat import Layout
@@ -109,8 +108,7 @@ def _trained(
     bend = ends.mean(0).requires_grad_()
     optimizer = torch.optim.Adam([bend], lr=lr)
     for t, batch in examples:
-        args, kwargs = arguments(batch.inputs)
-        outputs = functional_call(network, layout.unflatten(_bezier(ends, bend, t)), args, kwargs)
+        outputs = Draw(network, layout.unflatten(_bezier(ends, bend, t)), {})(batch.inputs)
         loss = -likelihood.log_prob(outputs, batch.targets).mean()
         optimizer.zero_grad()
         loss.backward()

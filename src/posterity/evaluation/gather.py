@@ -140,10 +140,10 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
         parts.append(judge.light(prediction))
     if not parts:
         raise PosterityError("there are no examples to evaluate on")
-    joined = (torch.cat(lists, -1) if lists else None for lists in (along, fewer))
+    all_along, all_fewer = (torch.cat(lists, -1) if lists else None for lists in (along, fewer))
     owner = torch.cat(owners) if examples < sum(map(len, owners)) else None
     return Gathered(
-        judge.joined(parts), torch.cat(targets), examples, owner, spec, next(joined), counts, next(joined), seconds
+        judge.joined(parts), torch.cat(targets), examples, owner, spec, all_along, counts, all_fewer, seconds
     )
 
 

@@ -19,9 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from posterity.calling import arguments, map_batch
+from posterity.calling import Draw, map_batch
 from posterity.data.pieces import pieces
 from posterity.flat import Layout
 from posterity.posteriors import Empirical, LowRankGaussian, Mixture, WeightPosterior
@@ -182,15 +181,14 @@ def judge(module: nn.Module, likelihood: Likelihood, networks: Sequence[Params],
         some = list(networks[start : start + _TOGETHER])
         buffers = refreshed(module, some, batches) if batchnorm_layers(module) else [{} for _ in some]
         for params, own in zip(some, buffers, strict=True):
-            sums = torch.stack([_judged(module, likelihood, {**params, **own}, batch) for batch in batches]).sum(0)
-            rows.append(sums / total)
+            network = Draw(module, params, own)
+            rows.append(torch.stack([_judged(network, likelihood, batch) for batch in batches]).sum(0) / total)
     return torch.stack(rows)
 
 
-def _judged(module: nn.Module, likelihood: Likelihood, weights: Params, batch: Batch) -> Tensor:
+def _judged(network: Draw, likelihood: Likelihood, batch: Batch) -> Tensor:
     """Summed negative log-likelihood and errors of one batch."""
-    args, kwargs = arguments(batch.inputs)
-    outputs = functional_call(module, weights, args, kwargs)
+    outputs = network(batch.inputs)
     loss = -likelihood.log_prob(outputs, batch.targets).sum()
     found = likelihood.probs(outputs).argmax(-1) if likelihood.classifies else likelihood.mean(outputs)
     targets = batch.targets.view_as(found)  # yes and no come as [B, 1], too

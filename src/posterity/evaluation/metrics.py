@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from posterity.types import PosterityError, hint
 
@@ -101,4 +101,4 @@ def metric(name: str) -> Metric:
     if own not in METRICS:
         raise unknown(name, METRICS)
     known = METRICS[own]
-    return known if not group else Metric(f"{group}: {known.label}", known.better, known.meaning, known.low, known.high)
+    return replace(known, label=f"{group}: {known.label}") if group else known

@@ -17,19 +17,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from posterity.layers.blocks import Block, Diagonal
+from posterity.layers.blocks import Diagonal
 from posterity.layers.divergence import diagonal_kl
 from posterity.layers.estimators import deviation
 from posterity.layers.groups import Groups
 from posterity.layers.slots import Slots
 from posterity.probability.priors import Prior
 
-__all__ = ["Flow", "FlowBlock", "FlowFamily", "through"]
+__all__ = ["Flow", "FlowBlock", "through"]
 
 MOMENT_DRAWS = 1024
 """Draws of z that its mean and variance are taken from."""
@@ -178,15 +177,3 @@ def _by_unit(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 def _log_normal(z: Tensor) -> Tensor:
     return -0.5 * z.square() - 0.5 * math.log(2 * math.pi)
-
-
-@dataclass(frozen=True)
-class FlowFamily:
-    """Flow blocks with flows of this size."""
-
-    hidden: int = 50
-    steps: int = 2
-
-    def __call__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> Block:
-        """The block, ready to train."""
-        return FlowBlock(slots, mean, std, prior, fixed, self.hidden, self.steps)

@@ -49,21 +49,21 @@ def select(net: nn.Module, which: Which, bias: bool = False, norm: bool = False)
     """
     _check_convertible(net)
     modules = dict(net.named_modules(remove_duplicate=False))
-    eligible: dict[str, nn.Parameter] = {}
-    for name, parameter in net.named_parameters(remove_duplicate=False):
-        owner = modules[name.rpartition(".")[0]]
-        if parameter.requires_grad and (norm or not _is_norm(owner)) and (bias or not _is_bias(name)):
-            eligible[name] = parameter
-    wanted = {id(eligible[name]) for name in _chosen(modules, list(eligible), which)}
-    names: dict[int, list[str]] = {}
     parameters = dict(net.named_parameters(remove_duplicate=False))
+
+    def eligible(name: str) -> bool:
+        owner = modules[name.rpartition(".")[0]]
+        return parameters[name].requires_grad and (norm or not _is_norm(owner)) and (bias or not _is_bias(name))
+
+    wanted = {id(parameters[name]) for name in _chosen(modules, list(filter(eligible, parameters)), which)}
+    names: dict[int, list[str]] = {}
     for name, parameter in parameters.items():
         if id(parameter) in wanted:
             names.setdefault(id(parameter), []).append(name)
     found = {}
-    for first, *others in names.values():
-        places = [(modules[path], attribute) for path, _, attribute in (n.rpartition(".") for n in (first, *others))]
-        found[first] = Bayesian(parameters[first], tuple(places))
+    for own in names.values():
+        places = [(modules[path], attribute) for path, _, attribute in (name.rpartition(".") for name in own)]
+        found[own[0]] = Bayesian(parameters[own[0]], tuple(places))
     _check_alike(found)
     return found
 

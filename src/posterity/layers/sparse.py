@@ -15,14 +15,13 @@ Moments are always those of the survivors: a weight that is gone has mean 0 and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from posterity.layers.blocks import Block, Diagonal, Local, Sampled
+from posterity.layers.blocks import Diagonal, Local, Sampled
 from posterity.layers.divergence import diagonal_kl
 from posterity.layers.estimators import deviation
 from posterity.layers.groups import Groups
@@ -30,7 +29,7 @@ from posterity.layers.slots import Slots
 from posterity.probability.hyper import Hyper, hyper_at
 from posterity.probability.priors import LogUniform, Prior
 
-__all__ = ["GroupFamily", "GroupLocal", "Phase", "Sparse", "SparseFamily", "SparseLocal", "SparseSampled"]
+__all__ = ["GroupLocal", "Phase", "Sparse", "SparseLocal", "SparseSampled"]
 
 
 class Phase(IntEnum):
@@ -138,18 +137,6 @@ def log_ratio(mean: Tensor, log_std: Tensor) -> Tensor:
     return mean.detach().abs().clamp_min_(1e-30).log_().neg_().add_(log_std.detach()).mul_(2)
 
 
-@dataclass(frozen=True)
-class SparseFamily:
-    """Sparse blocks of one kind with a threshold."""
-
-    kind: type[Sparse]
-    threshold: float = 3.0
-
-    def __call__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> Block:
-        """The block, ready to train."""
-        return self.kind(slots, mean, std, prior, fixed, self.threshold)
-
-
 class GroupLocal(Sparse):
     """w = z ⊙ v: units go as a whole, when z is more noise than signal.
 
@@ -211,16 +198,3 @@ class GroupLocal(Sparse):
         sizes = self.groups.sizes
         layers = zip(self.unit_weights, self.scale.split(sizes), self.log_scale_std.split(sizes), strict=True)
         return super().kl() + sum(times * diagonal_kl(mean, log_std, LogUniform()) for times, mean, log_std in layers)
-
-
-@dataclass(frozen=True)
-class GroupFamily:
-    """Group blocks with a threshold, the std that scales start with, and the weight of the scales' KL."""
-
-    threshold: float = 3.0
-    group_std: float = 0.01
-    unit_weight: Hyper = 1.0
-
-    def __call__(self, slots: Slots, mean: Tensor, std: Tensor, prior: Prior, fixed: Tensor | None = None) -> Block:
-        """The block, ready to train."""
-        return GroupLocal(slots, mean, std, prior, fixed, self.threshold, self.group_std, self.unit_weight)

@@ -21,13 +21,14 @@ The posterior is the Gaussian with the moments of w = z ⊙ v of the survivors:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import torch
 
 from posterity.layers.convert import Scheme
 from posterity.layers.noisy import LOCAL
-from posterity.layers.sparse import GroupFamily, GroupLocal, SparseFamily, SparseSampled
+from posterity.layers.sparse import GroupLocal, SparseSampled
 from posterity.methods.sparse_vd import SparseVD, sparse_blocks
 from posterity.probability.hyper import Hyper
 from posterity.probability.priors import Normal, Prior
@@ -62,11 +63,9 @@ class GroupSparse(SparseVD):
 
     def scheme(self) -> Scheme:
         """Units by activations, other weights one by one."""
-        return Scheme(
-            drawn=SparseFamily(SparseSampled, self.threshold),
-            noisy=GroupFamily(self.threshold, self.group_std, self.unit_weight),
-            layers=LOCAL,
-        )
+        drawn = partial(SparseSampled, threshold=self.threshold)
+        noisy = partial(GroupLocal, threshold=self.threshold, group_std=self.group_std, unit_weight=self.unit_weight)
+        return Scheme(drawn=drawn, noisy=noisy, layers=LOCAL)
 
     @torch.no_grad()
     def measures(self, run: Run) -> dict[str, float]:

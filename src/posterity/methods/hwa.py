@@ -43,7 +43,7 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import RandomStreams
 from posterity.run import Run
-from posterity.types import Batch, Params, Plan, PosterityError, check_fraction, check_positive
+from posterity.types import Batch, Params, Plan, PosterityError, check_fraction, check_positive_if_given
 
 __all__ = ["HWA"]
 
@@ -92,7 +92,7 @@ class HWA(Method):
         if not isinstance(self.rank, SupportsIndex) or self.rank < 0 or self.rank == 1:
             raise PosterityError(f"rank must be 0 (diagonal) or at least 2 deviations, got {self.rank!r}")
         check_fraction(decay=self.decay)
-        check_positive(**{name: value for name in ("lr", "end_lr") if (value := getattr(self, name)) is not None})
+        check_positive_if_given(lr=self.lr, end_lr=self.end_lr)
         share_prior(self)
 
     def carrying(self, prior: Prior, std: Params | None = None) -> Self:

@@ -16,7 +16,7 @@ The reference multiplies by upper Cholesky factors on the left, too, whose covar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
@@ -41,6 +41,7 @@ class KFAC(NaturalGradient):
         sharing: Positions that share a weight count as examples (``"expand"``) or are summed first (``"reduce"``).
     """
 
+    algorithm: ClassVar[type[optim.KFAC]] = optim.KFAC
     default_lr: ClassVar[float] = 3e-3
     squares: ClassVar[bool] = True
 
@@ -51,25 +52,23 @@ class KFAC(NaturalGradient):
     sharing: Sharing = "expand"
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.KFAC:
-        """``posterity.optim.KFAC``."""
-        return optim.KFAC(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))
-
-    def _options(self, module: nn.Module, streams: RandomStreams) -> dict[str, Any]:
-        return {
-            **self.prior_terms(module),
-            "damping": self.damping,
-            "beta1": self.beta1,
-            "beta2": self.beta2,
-            "refresh": self.refresh,
-            "sharing": self.sharing,
-            "generator": streams.local,
-        }
+        """``posterity.optim.KFAC``, or ``NoisyKFAC``."""
+        return self.algorithm(
+            module,
+            self.base_lr(plan),
+            plan.num_data,
+            **self.prior_terms(module),  # type: ignore[arg-type]
+            damping=self.damping,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            refresh=self.refresh,
+            sharing=self.sharing,
+            generator=streams.local,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class NoisyKFAC(KFAC):
     """Matrix-normal weights by natural-gradient variational inference."""
 
-    def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.NoisyKFAC:
-        """``posterity.optim.NoisyKFAC``."""
-        return optim.NoisyKFAC(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))
+    algorithm: ClassVar[type[optim.KFAC]] = optim.NoisyKFAC

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from posterity.methods.base import Method, ridge_precision
 from posterity.posteriors import Empirical
@@ -24,8 +23,6 @@ __all__ = ["MAP"]
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MAP(Method):
     """The most probable weights."""
-
-    default_lr: ClassVar[float] = 1e-3
 
     @property
     def vectorises(self) -> bool:  # type: ignore[override]

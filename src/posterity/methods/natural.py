@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -25,7 +24,16 @@ from posterity.posteriors import WeightPosterior
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Normal
 from posterity.run import Run
-from posterity.types import Batch, Params, Plan, PosterityError, check_fraction, check_positive, check_whole
+from posterity.types import (
+    Batch,
+    Params,
+    Plan,
+    PosterityError,
+    check_fraction,
+    check_positive,
+    check_positive_if_given,
+    check_whole,
+)
 
 __all__ = ["NaturalGradient"]
 
@@ -53,8 +61,7 @@ class NaturalGradient(Method):
         check_whole(mc_samples=self.mc_samples)
         check_positive(mc_samples=self.mc_samples, temperature=self.temperature, warmup_start=self.warmup_start)
         check_fraction(warmup=self.warmup)
-        if self.lr is not None:
-            check_positive(lr=self.lr)
+        check_positive_if_given(lr=self.lr)
         if not isinstance(self.prior, Normal):
             raise PosterityError(f"{type(self).__name__} needs a Normal prior, got {self.prior!r}")
 
@@ -110,4 +117,4 @@ def _terms(shared: Any, each: dict[str, Any], term: Callable[[Any], float | Tens
 
 
 def _precision(std: Any) -> float | Tensor:
-    return torch.as_tensor(std) ** -2 if isinstance(std, Tensor) else float(std) ** -2
+    return (std if isinstance(std, Tensor) else float(std)) ** -2

@@ -29,7 +29,7 @@ from posterity.posteriors import Empirical
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams
 from posterity.run import Run
-from posterity.types import Batch, Plan, PosterityError, check_positive
+from posterity.types import Batch, Plan, PosterityError, check_positive_if_given
 
 __all__ = ["PSGLD", "SGHMC", "SGLD", "Sampler"]
 
@@ -56,8 +56,7 @@ class Sampler(Method):
     folder: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if self.lr is not None:
-            check_positive(lr=self.lr)
+        check_positive_if_given(lr=self.lr)
         if not self.temperature >= 0:  # NaN would pass for a chain without noise
             raise PosterityError(f"temperature must not be negative, got {self.temperature!r}")
         schedule(self.lr_schedule)

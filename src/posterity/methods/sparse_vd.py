@@ -19,14 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from posterity.layers.convert import Scheme
 from posterity.layers.noisy import LOCAL
-from posterity.layers.sparse import Phase, Sparse, SparseFamily, SparseLocal, SparseSampled
+from posterity.layers.sparse import Phase, Sparse, SparseLocal, SparseSampled
 from posterity.layers.start import Moped
 from posterity.layers.variational import Variational
 from posterity.methods.mean_field import MeanField
@@ -61,8 +62,6 @@ class SparseVD(MeanField):
     finetune_rate: float = 0.3
     decay_start: float = 0.5
 
-    default_lr: ClassVar[float] = 1e-3
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fraction(finetune=self.finetune, decay_start=self.decay_start)
@@ -78,8 +77,8 @@ class SparseVD(MeanField):
     def scheme(self) -> Scheme:
         """By activations where a layer can, drawn elsewhere."""
         return Scheme(
-            drawn=SparseFamily(SparseSampled, self.threshold),
-            noisy=SparseFamily(SparseLocal, self.threshold),
+            drawn=partial(SparseSampled, threshold=self.threshold),
+            noisy=partial(SparseLocal, threshold=self.threshold),
             layers=LOCAL,
         )
 

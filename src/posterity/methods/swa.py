@@ -28,7 +28,7 @@ from posterity.posteriors import Empirical, WeightPosterior
 from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
-from posterity.types import Batch, Params, Plan, PosterityError, check_positive
+from posterity.types import Batch, Params, Plan, PosterityError, check_positive_if_given
 
 __all__ = ["SWA"]
 
@@ -53,9 +53,7 @@ class SWA(Method):
     end_lr: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("lr", "end_lr"):
-            if getattr(self, name) is not None:
-                check_positive(**{name: getattr(self, name)})
+        check_positive_if_given(lr=self.lr, end_lr=self.end_lr)
 
     def times(self, plan: Plan) -> Times:
         """When snapshots are taken; refused where fewer than two would come."""

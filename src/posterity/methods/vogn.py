@@ -23,7 +23,7 @@ What differs from the reference code (torchsso):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
@@ -50,6 +50,7 @@ class VOGN(NaturalGradient):
         stochastic_batchnorm: Give BatchNorm's scale and shift noise and prior, too.
     """
 
+    algorithm: ClassVar[type[optim.VOGN]] = optim.VOGN
     default_lr: ClassVar[float] = 0.03
     squares: ClassVar[bool] = True
 
@@ -62,27 +63,25 @@ class VOGN(NaturalGradient):
     stochastic_batchnorm: bool = False
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.VOGN:
-        """``posterity.optim.VOGN``."""
-        return optim.VOGN(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))
-
-    def _options(self, module: nn.Module, streams: RandomStreams) -> dict[str, Any]:
-        return {
-            **self.prior_terms(module),
-            "damping": self.damping,
-            "augmentation_factor": self.augmentation_factor,
-            "init_precision": self.init_precision,
-            "beta1": self.beta1,
-            "beta2": self.beta2,
-            "momentum_correction": self.momentum_correction,
-            "stochastic_batchnorm": self.stochastic_batchnorm,
-            "generator": streams.local,
-        }
+        """``posterity.optim.VOGN``, or ``OGN``."""
+        return self.algorithm(
+            module,
+            self.base_lr(plan),
+            plan.num_data,
+            **self.prior_terms(module),  # type: ignore[arg-type]
+            damping=self.damping,
+            augmentation_factor=self.augmentation_factor,
+            init_precision=self.init_precision,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            momentum_correction=self.momentum_correction,
+            stochastic_batchnorm=self.stochastic_batchnorm,
+            generator=streams.local,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OGN(VOGN):
     """VOGN without the noise: online Gauss-Newton, a point at the end."""
 
-    def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.OGN:
-        """``posterity.optim.OGN``."""
-        return optim.OGN(module, self.base_lr(plan), plan.num_data, **self._options(module, streams))
+    algorithm: ClassVar[type[optim.VOGN]] = optim.OGN

@@ -12,7 +12,7 @@ from torch import nn
 from posterity.calling import InputSpec
 from posterity.devices import find_device
 from posterity.files import read_state, write_state
-from posterity.networks import load_buffers, plain_copy, precision_of
+from posterity.networks import check_same_network, load_buffers, plain_copy, precision_of
 from posterity.posteriors.base import Posterior, WeightPosterior
 from posterity.posteriors.conformal import Conformal
 from posterity.posteriors.empirical import Empirical
@@ -85,7 +85,7 @@ def _packed(posterior: Posterior) -> dict[str, Any]:
 def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
     if state["kind"] not in KINDS:
         raise PosterityError(f"unknown kind of posterior {state['kind']!r}; there are {', '.join(KINDS)}")
-    _check_architecture(state["architecture"], module)
+    check_same_network("the file", state["architecture"], _architecture(module))
     if "parts" in state:
         state["state"] |= {"parts": [_unpacked(part, module) for part in state["parts"]]}
     likelihood = likelihoods.by_name(**state["likelihood"])
@@ -103,14 +103,3 @@ def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
 
 def _architecture(module: nn.Module) -> dict[str, list[int]]:
     return {name: list(p.shape) for name, p in module.named_parameters()}
-
-
-def _check_architecture(stored: dict[str, list[int]], module: nn.Module) -> None:
-    """Refuse a network whose parameters are not those that the file speaks of."""
-    own = _architecture(module)
-    for name in [*stored, *own]:
-        if stored.get(name) != own.get(name):
-            was, got = stored.get(name, "absent"), own.get(name, "absent")
-            raise PosterityError(
-                f"the file belongs to another network: parameter {name!r} is {was} there and {got} here"
-            )

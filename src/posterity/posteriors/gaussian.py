@@ -69,8 +69,8 @@ class GaussianPosterior(WeightPosterior):
     @classmethod
     def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Self:
         """The posterior that ``state`` was taken from."""
-        shapes = {name: p for name, p in module.named_parameters() if name in set(state["bayesian"])}
-        layout = Layout.of({name: shapes[name] for name in state["bayesian"]})
+        params = dict(module.named_parameters())
+        layout = Layout.of({name: params[name] for name in state["bayesian"]})
         posterior = cls.__new__(cls)
         q = cls.family(**state["family"])
         GaussianPosterior.__init__(

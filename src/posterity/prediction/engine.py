@@ -6,13 +6,14 @@ after the other. They leave only sums (``accumulate``), so memory does not grow 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Literal, SupportsIndex
 
 import torch
+from torch import Tensor
 
 from posterity.calling import finite_check, map_inputs, num_examples, tensors_of
-from posterity.prediction.accumulate import Accumulator, accumulator
+from posterity.prediction.accumulate import accumulator
 from posterity.prediction.moments import predict_by_moments
 from posterity.prediction.passes import Compute, DrawsFunctions, Passes
 from posterity.prediction.prediction import Prediction
@@ -53,7 +54,6 @@ def predict(
         raise PosterityError("there are no inputs to predict")
     if draws not in ("auto", "moments") and (not isinstance(draws, SupportsIndex) or int(draws) < 1):
         raise PosterityError(f"draws must be a positive number, 'auto' or 'moments', got {draws!r}")
-    auto = draws == "auto"
     count = min(max_draws, posterior.most_draws or max_draws) if isinstance(draws, str) else int(draws)
     home, device = tensors_of(inputs)[0].device, next(posterior.module.parameters()).device
     inputs = map_inputs(inputs, lambda t: t.to(device))
@@ -64,41 +64,25 @@ def predict(
         finite()
         return prediction.to(home)
     sums = accumulator(posterior.likelihood, keep_samples)
-    _run(
-        posterior,
-        inputs,
-        count,
-        generator,
-        compute or Compute(),
-        sums,
-        lambda: auto and sums.count >= 2 and float(sums.error()) < tolerance,
-    )
+    for outputs in _drawn(posterior, inputs, count, generator, compute or Compute()):
+        sums.add(outputs)
+        if draws == "auto" and sums.count >= 2 and float(sums.error()) < tolerance:
+            break
     prediction = sums.finish()
     finite()
     return prediction.to(home)
 
 
-def _run(
-    posterior: DrawsFunctions,
-    inputs: Inputs,
-    count: int,
-    generator: torch.Generator | None,
-    compute: Compute,
-    sums: Accumulator,
-    enough: Callable[[], bool],
-) -> None:
-    """Feed the accumulator with chunks of draws until all are in or it has enough."""
+def _drawn(
+    posterior: DrawsFunctions, inputs: Inputs, count: int, generator: torch.Generator | None, compute: Compute
+) -> Iterator[Tensor]:
+    """What the draws make of the inputs, some draws at a time."""
     if compute not in posterior.ways and posterior.samples(count, generator) is None:
-        for outputs in posterior.drawn_outputs(inputs, count, generator, compute.block):
-            sums.add(outputs)
-            if enough():
-                return
+        yield from posterior.drawn_outputs(inputs, count, generator, compute.block)
         return
     if compute not in posterior.ways:
         posterior.ways[compute] = Passes(posterior.module, compute)
     network: Passes = posterior.ways[compute]
     way = network.way(posterior, inputs, count)
     for chunk in network.chunks(posterior, count, generator):
-        sums.add(network(chunk, inputs, way))
-        if enough():
-            return
+        yield network(chunk, inputs, way)

@@ -22,7 +22,7 @@ from posterity.calling import InputSpec, arguments, call, map_inputs, num_exampl
 from posterity.devices import activation_bytes
 from posterity.probability.likelihoods import Likelihood
 from posterity.recorded import Recorded
-from posterity.types import Inputs, Params, PosterityError, Predictor, check_positive, check_whole
+from posterity.types import Inputs, Params, PosterityError, Predictor, check_positive_if_given, check_whole
 
 __all__ = ["KEEP", "Compute", "DrawsFunctions", "Passes", "Way", "Weights", "blocks", "stack"]
 
@@ -88,9 +88,9 @@ class Compute:
     block: int | None = None
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in ("chunk", "memory", "block") if getattr(self, name) is not None}
+        given = {"chunk": self.chunk, "memory": self.memory, "block": self.block}
         check_whole(**given)
-        check_positive(**given)
+        check_positive_if_given(**given)
 
 
 @dataclass(frozen=True)

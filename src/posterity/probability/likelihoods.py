@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from posterity.probability.classes import Categorical, MultiHead
 from posterity.probability.likelihood import Likelihood, aligned, check_real, check_shape, per_example
-from posterity.types import PosterityError, check_positive
+from posterity.types import PosterityError, check_positive, check_positive_if_given
 
 __all__ = [
     "Bernoulli",
@@ -79,8 +79,7 @@ class Gaussian(Likelihood):
     std: float | None = None
 
     def __post_init__(self) -> None:
-        if self.std is not None:
-            check_positive(std=self.std)
+        check_positive_if_given(std=self.std)
 
     @property
     def _std(self) -> float:

@@ -14,7 +14,7 @@ from posterity.evaluation.metrics import metric
 from posterity.report import plots
 from posterity.report.chains import CHAIN_HEAD, chain_row
 from posterity.report.plots.select import chosen, detail
-from posterity.report.standing import done, rank_by, standings
+from posterity.report.standing import RANKS, done, standings
 from posterity.report.verdict import label
 
 __all__ = ["Panel", "Section", "sections"]
@@ -137,7 +137,7 @@ def _classes(results: Results) -> Section:
 
 
 def _cost(results: Results) -> Section | None:
-    if not any({rank_by(results), "train_time"} <= line.cells.keys() for line in standings(results)):
+    if not any({RANKS, "train_time"} <= line.cells.keys() for line in standings(results)):
         return None  # times are relative to MAP, which may have failed
     about = "Lower left is better: a lower NLL for less training time."
     return _alone(results, "cost", plots.cost, ("Cost", "Quality against cost", about))

@@ -20,7 +20,10 @@ import numpy as np
 from posterity.evaluation.metrics import metric
 from posterity.types import PosterityError, hint
 
-__all__ = ["Cell", "Standing", "columns", "contested", "done", "rank_by", "standings"]
+__all__ = ["RANKS", "Cell", "Standing", "columns", "contested", "done", "standings"]
+
+RANKS = "nll"
+"""The figure that ranks: the NLL, which judges every stated probability and is proper."""
 
 _CLASSES = (
     "accuracy",
@@ -63,11 +66,6 @@ class Standing:
     reason: str = ""
 
 
-def rank_by(results: Mapping[str, Any]) -> str:
-    """The figure that ranks: the NLL, which judges every stated probability and is proper."""
-    return "nll"
-
-
 def columns(results: Mapping[str, Any]) -> list[str]:
     """The figures of the ranked table that there are, in order."""
     wanted = _CLASSES if results["task"] == "classification" else _NUMBERS
@@ -92,9 +90,8 @@ def standings(results: Mapping[str, Any], names: Sequence[str] | None = None) ->
         Standing(method, {name: cells[name][method] for name in names if method in cells[name]}, len(each[method]))
         for method in finished
     ]
-    key = rank_by(results)
-    order = contested(results, key, {m: each[m] for m in finished})
-    lines.sort(key=lambda line: -metric(key).better * order[line.name].value if line.name in order else math.inf)
+    order = contested(results, RANKS, {m: each[m] for m in finished})
+    lines.sort(key=lambda line: -metric(RANKS).better * order[line.name].value if line.name in order else math.inf)
     failed = [Standing(method, {}, 0, _reason(results, method)) for method, runs in each.items() if not runs]
     return lines + failed
 

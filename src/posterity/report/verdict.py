@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from posterity.evaluation.metrics import metric
-from posterity.report.standing import Standing, rank_by, standings
+from posterity.report.standing import RANKS, Standing, standings
 
 __all__ = ["label", "listed", "verdict"]
 
@@ -44,24 +44,24 @@ def label(method: str) -> str:
 
 def verdict(results: Mapping[str, Any]) -> str:
     """Two sentences; one if nothing could be compared."""
-    lines, key = [line for line in standings(results) if line.cells], rank_by(results)
-    ranked = [line for line in lines if key in line.cells]
+    lines = [line for line in standings(results) if line.cells]
+    ranked = [line for line in lines if RANKS in line.cells]
     if not ranked:
-        missing = f"has a number as its {metric(key).label}" if lines else "finished"
+        missing = f"has a number as its {metric(RANKS).label}" if lines else "finished"
         return f"No method {missing}, so there is nothing to recommend."
-    return f"{_first(ranked, key, len(lines))} {_second(results, lines, ranked[0])}"
+    return f"{_first(ranked, len(lines))} {_second(results, lines, ranked[0])}"
 
 
-def _first(lines: Sequence[Standing], key: str, finished: int) -> str:
+def _first(lines: Sequence[Standing], finished: int) -> str:
     """The best by the figure that ranks, what it costs, and who cannot be told from it."""
-    best, what = lines[0], metric(key).label
-    cell = best.cells[key]
+    best, what = lines[0], metric(RANKS).label
+    cell = best.cells[RANKS]
     value = f"{cell.value:.3f}" + ("" if math.isnan(cell.error) else f" ± {cell.error:.3f}")
     if len(lines) == 1:
         alone = "has finished" if finished == 1 else f"has a number as its {what}"
         return f"Only {label(best.name)} {alone}: its {what} is {value}."
     start = f"Pick {label(best.name)}: it has the best {what} ({value}){_paid(best)}"
-    tied = [line for line in lines[1:] if line.cells[key].tied]
+    tied = [line for line in lines[1:] if line.cells[RANKS].tied]
     if not tied:
         return f"{start}, and no other method is statistically tied with it."
     verb = "is" if len(tied) == 1 else "are"

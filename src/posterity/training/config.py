@@ -15,7 +15,7 @@ from posterity.devices import find_device
 from posterity.optim.config import OptimizerConfig
 from posterity.optim.schedules import Schedule, schedule
 from posterity.run import Run
-from posterity.types import PosterityError, check_positive, check_whole
+from posterity.types import PosterityError, check_positive, check_positive_if_given, check_whole
 
 __all__ = ["Callback", "Training"]
 
@@ -89,9 +89,8 @@ class Training:
         check_positive(batch_size=self.batch_size, accumulate=self.accumulate, ranks_per_draw=self.ranks_per_draw)
         check_whole(batch_size=self.batch_size, accumulate=self.accumulate, ranks_per_draw=self.ranks_per_draw)
         check_whole(steps=self.steps, patience=self.patience)
-        for name in ("lr", "clip", "steps", "patience", "num_data"):
-            if getattr(self, name) is not None:
-                check_positive(**{name: getattr(self, name)})
+        check_positive_if_given(lr=self.lr, clip=self.clip, steps=self.steps)
+        check_positive_if_given(patience=self.patience, num_data=self.num_data)
         if self.schedule is not None:
             schedule(self.schedule)
         self.algorithm  # noqa: B018 (refuses an unknown name)

@@ -21,7 +21,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
-from posterity.calling import as_batch, check_finite, map_inputs
+from posterity.calling import as_batch, check_finite, map_batch, map_inputs
 from posterity.random import generator_for, global_seed
 from posterity.training.config import Training
 from posterity.training.distributed import Ranks
@@ -158,12 +158,10 @@ class FromLoader:
             first = list(islice(items, 1))
         for item in chain(first, items):
             batch = as_batch(item)
-            move = lambda t: t.to(self.device, non_blocking=True)  # noqa: E731
-            weights = None if batch.weights is None else move(batch.weights)
-            if weights is not None and weights.shape != batch.targets.shape[:1]:
-                message = f"each of {len(batch.targets)} examples needs one weight, got {tuple(weights.shape)}"
+            if batch.weights is not None and batch.weights.shape != batch.targets.shape[:1]:
+                message = f"each of {len(batch.targets)} examples needs one weight, got {tuple(batch.weights.shape)}"
                 raise PosterityError(message)
-            yield Batch(map_inputs(batch.inputs, move), move(batch.targets), weights)
+            yield map_batch(batch, lambda t: t.to(self.device, non_blocking=True))
 
     def epoch(self, index: int) -> Iterator[tuple[Batch, float]]:
         """The loader's batches, this rank's rows of them."""
@@ -175,9 +173,7 @@ class FromLoader:
             if batch is None:
                 expected = f"{self.steps_per_epoch} were expected, by its length or its first pass"
                 raise PosterityError(f"the loader gave {given} batches in an epoch, and {expected}")
-            inputs = map_inputs(batch.inputs, lambda t: t[self.part])
-            weights = None if batch.weights is None else batch.weights[self.part]
-            yield Batch(inputs, batch.targets[self.part], weights), self.typical or self.copies * len(batch.targets)
+            yield map_batch(batch, lambda t: t[self.part]), self.typical or self.copies * len(batch.targets)
 
     def once(self) -> Iterator[Batch]:
         """The loader's batches, whole; shuffled if it shuffles."""

@@ -72,7 +72,7 @@ def entropies(results: Results, methods: Sequence[str] | None = None) -> Figure:
             tint = style.INK if name == "test" else style.colour(i)
             ax.stairs(shares, edges, fill=True, alpha=0.3 if name == "test" else 0.35, color=tint, linewidth=0)
             ax.stairs(shares, edges, color=tint, linewidth=1.1, label="known" if name == "test" else name)
-        ax.set(xlim=(0, top), xlabel="entropy, nats", ylabel="share of inputs", title=label(method), yscale="symlog")
+        ax.set(xlim=(0, top), xlabel="entropy, nats", ylabel="share of inputs", title=label(method))
         ax.set_yscale("symlog", linthresh=0.1)
         ax.set_ylim(0, 1.2)
         ax.set_yticks([0, 0.05, 0.1, 1], ["0", ".05", ".1", "1"])

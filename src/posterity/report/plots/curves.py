@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from posterity.evaluation.metrics import metric
 from posterity.report import style
 from posterity.report.plots.select import Results, chosen, detail, mean, place
-from posterity.report.standing import done, rank_by, standings
+from posterity.report.standing import RANKS, done, standings
 from posterity.report.verdict import label
 
 __all__ = ["cost", "draws", "shift", "temperature", "training"]
@@ -86,7 +86,7 @@ def training(results: Results, methods: Sequence[str] | None = None) -> Figure:
 @style.styled
 def cost(results: Results, methods: Sequence[str] | None = None, figure: str | None = None) -> Figure:
     """Quality against training time: the lower left corner is where one wants to be."""
-    name = figure or rank_by(results)
+    name = figure or RANKS
     lines = {line.name: line for line in standings(results, [name, "train_time"]) if len(line.cells) == 2}
     methods = [method for method in chosen(results, methods) if method in lines]
     made, axes = style.figure(min(1, len(methods)), 4.2, 3.2)

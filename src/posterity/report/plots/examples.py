@@ -32,14 +32,11 @@ def examples(results: Results, method: str, across: int = 4) -> Figure:
     made = Figure(figsize=(1.2 * across, 1.75 * rows + 0.3), layout="constrained")
     ax = made.subplots()
     ax.set_axis_off()
-    ax.set(
-        xlim=(0, across), ylim=(-_TALL * rows, 0.02), title=f"{label(method)}: most uncertain first, most certain last"
-    )
+    ax.set_title(f"{label(method)}: most uncertain first, most certain last")
     top = max(e["aleatoric"] + e["epistemic"] for e in found)
     for i, example in enumerate(found):
         _example(ax, example, i % across, -_TALL * (i // across), results["classes"], top)
-    ax.set_xlim(0, across)
-    ax.set_ylim(-_TALL * rows, 0.02)
+    ax.set(xlim=(0, across), ylim=(-_TALL * rows, 0.02))  # at last: every picture would choose its own
     return made
 
 
