@@ -24,15 +24,23 @@ __all__ = [
     "plain_copy",
     "precision_of",
     "train_mode",
+    "unwrapped",
 ]
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The network inside what ``torch.compile`` returned, whose parameters have the names that a posterior goes by."""
+    return getattr(module, "_orig_mod", module)  # the class itself would import torch's compiler, for everyone
 
 
 def copied(module: nn.Module) -> nn.Module:
     """A copy of the user's network, which is never changed itself; one that could not be copied later is refused.
 
+    Of a compiled network it is the plain one: names stay what they were, and draws go through it as through any other.
     Embeddings give whole gradients in it: prior and noise are everywhere, and few optimizers take sparse ones. A
     BatchNorm layer in eval mode in a network in training mode is frozen, and is marked, since modes change.
     """
+    module = unwrapped(module)
     for name, part in module.named_modules():
         where, hooks = f"layer {name!r}" if name else "the network", part._forward_pre_hooks.values()
         if any(isinstance(hook, WeightNorm | SpectralNorm) for hook in hooks):

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from posterity.calling import as_batches
 from posterity.methods.collect import Snapshots, Times, Trajectory
 from posterity.methods.swa import SWA, all_means, snapshots, trajectory_of
+from posterity.networks import unwrapped
 from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior, with_bank
 from posterity.posteriors.batchnorm import batchnorm_layers
 from posterity.probability.likelihoods import Likelihood
@@ -135,8 +136,8 @@ class SWAGCollector:
     """
 
     def __init__(self, module: nn.Module, rank: int = 20, deviations: str = "full") -> None:
-        self.module = module
-        self.trajectory = snapshots(module, Times(0, 1), rank, **storage(deviations)).trajectory
+        self.module = unwrapped(module)
+        self.trajectory = snapshots(self.module, Times(0, 1), rank, **storage(deviations)).trajectory
 
     def collect(self) -> None:
         """Take a snapshot of the weights as they are now; those frozen since the start stay where they are."""

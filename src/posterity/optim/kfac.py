@@ -176,7 +176,7 @@ class KFAC(WatchingOptimizer):
         """A matrix normal for each Linear layer and convolution, or a point without noise."""
         if not self.noisy:
             return super().posterior(module, likelihood)
-        self._check_own(module)
+        module = self._own(module)
         group, names = self.param_groups[0], {id(p): name for name, p in module.named_parameters()}
         name = {own: names[id(p)] for own, p in self._parameters.items() if id(p) in names}
         scale = noise_scale(group)

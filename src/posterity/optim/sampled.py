@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posterity.networks import unwrapped
 from posterity.optim.flat_group import FlatGroup
 from posterity.optim.flat_optimizer import FlatOptimizer
 from posterity.optim.prior import Group
@@ -159,7 +160,7 @@ class SampledOptimizer(FlatOptimizer):
             module: The network whose parameters these are.
             likelihood: How targets arise from its outputs; class logits if not given.
         """
-        self._check_own(module)
+        module = self._own(module)
         likelihood = likelihood or Categorical()
         std = self._stds(module)
         mean = {name: p.detach() for name, p in module.named_parameters()}
@@ -170,12 +171,13 @@ class SampledOptimizer(FlatOptimizer):
         posterior = self.posterior(module)
         return posterior.mean(), posterior.variance()
 
-    def _check_own(self, module: nn.Module) -> None:
-        """Refuse a network of other parameters, whose posterior would be a point, and means that are a draw."""
+    def _own(self, module: nn.Module) -> nn.Module:
+        """The network; refused where its parameters are not the optimizer's, or are draws at the moment."""
         self._check_outside("posterior()")
         own = set(map(id, self._trained()))
         if not any(id(p) in own for p in module.parameters()):
             raise PosterityError("the module has none of the optimizer's parameters: pass what it trains, not a copy")
+        return unwrapped(module)
 
     def _check_outside(self, what: str) -> None:
         if self._inside:

@@ -214,6 +214,9 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
     """A copy of the network on its device (lazy layers filled in), seen to accept the data."""
     if isinstance(module, torch.jit.ScriptModule):
         raise PosterityError("the network is a compiled script, whose weights cannot be exchanged: give the original")
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        kind = type(module).__name__
+        raise PosterityError(f"{kind} wraps a network over devices, which fit does by itself: give its .module")
     network = copied(module).to(device)
     if not any(p.requires_grad for p in network.parameters()):
         raise PosterityError("the network has no parameter to train")

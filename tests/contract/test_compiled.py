@@ -1,0 +1,71 @@
+"""Networks that ``torch.compile`` has wrapped: posteriors go by the names of the network itself."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import posterity as pst
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(40, 3, generator=G)
+Y = X.argmax(1)
+torch.manual_seed(0)
+NETWORK = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+@pytest.fixture
+def compiled():
+    """The network as ``torch.compile`` wraps it; a backend that leaves the code as it is takes no time."""
+    return torch.compile(copy.deepcopy(NETWORK), backend="eager")
+
+
+@pytest.mark.parametrize(
+    "method", [pst.MAP(), pst.MeanField(), pst.SWAG(rank=2, start=0.1, every=1), pst.VOGN(), pst.Laplace()], ids=repr
+)
+def test_a_compiled_network_is_fitted_as_the_plain_one(compiled, method, tmp_path):
+    training = pst.Training(batch_size=20, progress=False)
+    plain, other = (pst.fit(net, method, (X, Y), epochs=8, training=training) for net in (NETWORK, compiled))
+    torch.testing.assert_close(other.mean(), plain.mean(), rtol=0, atol=0)
+    torch.testing.assert_close(other.variance(), plain.variance(), rtol=0, atol=0)
+    pst.save(other, tmp_path / "q.safetensors")
+    torch.testing.assert_close(pst.load(tmp_path / "q.safetensors", NETWORK).mean(), plain.mean(), rtol=0, atol=0)
+    torch.testing.assert_close(pst.load(tmp_path / "q.safetensors", compiled).mean(), plain.mean(), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler does it
+@pytest.mark.parametrize(
+    "optimizer", [lambda net: pst.optim.IVON(net.parameters(), 0.1, 40), lambda net: pst.optim.VOGN(net, 0.1, 40)]
+)
+def test_in_a_loop_of_ones_own_a_compiled_network_has_its_own_names(compiled, optimizer):
+    own = optimizer(compiled)
+    with own.sampled_weights():
+        F.cross_entropy(compiled(X), Y).backward()
+    own.step()
+    posterior = own.posterior(compiled)
+    assert list(posterior.mean()) == [name for name, _ in NETWORK.named_parameters()]
+    torch.testing.assert_close(posterior.mean(), dict(compiled._orig_mod.named_parameters()), rtol=0, atol=0)
+
+
+def test_swag_collects_from_a_compiled_network(compiled):
+    swag = pst.SWAGCollector(compiled, rank=2)
+    for _ in range(3):
+        with torch.no_grad():
+            for p in compiled.parameters():
+                p.add_(1.0)
+        swag.collect()
+    expected = {name: p.detach() + 2 for name, p in NETWORK.named_parameters()}
+    torch.testing.assert_close(swag.posterior(pst.likelihoods.Categorical()).mean(), expected)
+
+
+def test_laplace_after_training_of_a_compiled_network(compiled):
+    plain, other = (pst.Laplace().post_hoc(net, (X, Y)) for net in (NETWORK, compiled))
+    torch.testing.assert_close(other.variance(), plain.variance(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", [pst.MAP(), pst.Laplace()], ids=repr)
+def test_a_network_wrapped_over_devices_is_refused(method):
+    with pytest.raises(pst.PosterityError, match=r"DataParallel wraps a network over devices, .* give its \.module"):
+        pst.fit(nn.DataParallel(NETWORK), method, (X, Y), epochs=1)
