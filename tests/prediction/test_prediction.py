@@ -1,6 +1,8 @@
 """Decompositions, mixtures, streaming and automatic draws, against what can be worked out by hand."""
 
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -305,3 +307,27 @@ def test_draws_that_do_not_differ_at_all_can_be_batched():
     weights = stack([(means, {})] * 8)
     outputs = Passes(net, pst.Compute())(weights, torch.ones(2, 4, dtype=torch.float64), Way(True, 2))
     torch.testing.assert_close(outputs, net(torch.ones(2, 4, dtype=torch.float64)).expand(8, 2, 3))
+
+
+class Dawdling(nn.Linear):
+    """A layer that lets other threads in before it looks at its weights."""
+
+    def forward(self, input):
+        time.sleep(0.002)
+        return super().forward(input)
+
+
+@pytest.mark.parametrize("how", [{}, {"compute": Compute(batched=False)}, {"compute": Compute(batched=True)}])
+def test_predictions_of_several_threads_do_not_meet(how):
+    generator = torch.Generator().manual_seed(1)
+    net = nn.Sequential(Dawdling(4, 3), nn.Tanh(), Dawdling(3, 3)).double()
+    mean = {name: torch.randn(p.shape, generator=generator).double() for name, p in net.named_parameters()}
+    posterior = DiagonalGaussian(net, CATEGORICAL, mean, {name: torch.ones_like(m) for name, m in mean.items()})
+    inputs = torch.randn(4, 5, 4, generator=generator).double()
+    alone = [posterior.predict(x, 16, **how).probs for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda x: posterior.predict(x, 16, **how).probs, inputs))
+    for found, expected in zip(together, alone, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for name, p in posterior.module.named_parameters():
+        assert torch.equal(p, mean[name])

@@ -26,16 +26,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol, Self, SupportsIndex, runtime_checkable
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from posterity.flat import Layout
 from posterity.layers.variational import Variational
 from posterity.methods.base import Method, check_precision, plain_parameters, share_prior
-from posterity.methods.collect import Snapshots, Times, Trajectory
+from posterity.methods.collect import Snapshots, Times
 from posterity.methods.mean_field import MeanField
-from posterity.methods.swa import trajectory_of
+from posterity.methods.swa import path_of, trajectory_of
 from posterity.methods.swag import with_deviations
 from posterity.optim.schedules import Pace
 from posterity.posteriors import WeightPosterior
@@ -145,9 +143,7 @@ class HWA(Method):
     def collector(self, module: nn.Module, plan: Plan) -> Snapshots:
         """Running moments of the means, the mean of the variances, and the last deviations."""
         params = module.mean() if isinstance(module, Variational) else plain_parameters(module)
-        first = next(iter(params.values()))
-        dtype = torch.promote_types(first.dtype, torch.float32)
-        path = Trajectory(Layout.of(params), self.rank, decay=self.decay, within=True, device=first.device, dtype=dtype)
+        path = path_of(params, self.rank, decay=self.decay, within=True)
         return Snapshots(path, self.times(plan), self.of.moments)  # type: ignore[attr-defined]
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:

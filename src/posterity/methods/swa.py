@@ -107,12 +107,15 @@ class SWA(Method):
 
 
 def snapshots(module: nn.Module, times: Times, rank: int, **storage: object) -> Snapshots:
-    """A collector over a network's trainable parameters, its moments in single precision at least."""
-    params = trainable(module)
+    """A collector over a network's trainable parameters."""
+    return Snapshots(path_of(trainable(module), rank, **storage), times, buffers=other_buffers(module))
+
+
+def path_of(params: Params, rank: int, **options: object) -> Trajectory:
+    """A trajectory of these parameters where they are, its moments in single precision at least."""
     first = next(iter(params.values()))
     dtype = torch.promote_types(first.dtype, torch.float32)
-    path = Trajectory(Layout.of(params), rank, device=first.device, dtype=dtype, **storage)  # type: ignore[arg-type]
-    return Snapshots(path, times, buffers=other_buffers(module))
+    return Trajectory(Layout.of(params), rank, device=first.device, dtype=dtype, **options)  # type: ignore[arg-type]
 
 
 def trajectory_of(run: Run) -> Trajectory:

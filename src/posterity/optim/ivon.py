@@ -161,7 +161,7 @@ class IVON(SampledOptimizer):
         momentum = flat["momentum"].lerp_(flat["gradient"], 1 - group["beta1"])
         debias = 1 - group["beta1"] ** group["step"]
         gradient = with_prior_gradient(group, flat, momentum, delta, out=flat["gradient"], share=debias)
-        precision = torch.add(hessian, delta, out=flat["noise"])
+        precision = torch.add(hessian, delta, out=flat["noise"])  # whose own numbers have done their work
         if group["clip_radius"] < math.inf:
             radius = group["clip_radius"] * debias
             gradient.div_(precision).clamp_(-radius, radius).mul_(precision)

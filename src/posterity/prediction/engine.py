@@ -1,12 +1,14 @@
 """Draws in, Prediction out.
 
 Draws that are sets of weights take the fastest way through the network (``passes``); others are functions, called one
-after the other. They leave only sums (``accumulate``), so memory does not grow with their number.
+after the other. They leave only sums (``accumulate``), so memory does not grow with their number. Predictions of
+several threads take turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import RLock
 from typing import Literal, SupportsIndex
 
 import torch
@@ -20,6 +22,9 @@ from posterity.prediction.prediction import Prediction
 from posterity.types import Inputs, PosterityError
 
 __all__ = ["predict"]
+
+_IN_TURN = RLock()
+"""A pass puts a draw's weights into the network itself, and dropout draws from torch's one generator: threads wait."""
 
 
 @torch.no_grad()
@@ -59,16 +64,16 @@ def predict(
     inputs = map_inputs(inputs, lambda t: t.to(device))
     if home.type == "cpu":
         finite()  # elsewhere it is read at the end, so that the device is not waited for
-    if draws == "moments":
-        prediction = predict_by_moments(posterior, inputs)
-        finite()
-        return prediction.to(home)
-    sums = accumulator(posterior.likelihood, keep_samples)
-    for outputs in _drawn(posterior, inputs, count, generator, compute or Compute()):
-        sums.add(outputs)
-        if draws == "auto" and sums.count >= 2 and float(sums.error()) < tolerance:
-            break
-    prediction = sums.finish()
+    with _IN_TURN:
+        if draws == "moments":
+            prediction = predict_by_moments(posterior, inputs)
+        else:
+            sums = accumulator(posterior.likelihood, keep_samples)
+            for outputs in _drawn(posterior, inputs, count, generator, compute or Compute()):
+                sums.add(outputs)
+                if draws == "auto" and sums.count >= 2 and float(sums.error()) < tolerance:
+                    break
+            prediction = sums.finish()
     finite()
     return prediction.to(home)
 

@@ -120,7 +120,8 @@ class Passes:
         if compute.compile:
             self.one_pass = torch.compile(self.one_pass)
             self.stacked_pass = torch.compile(self.stacked_pass)
-        self.vmappable = _vmappable(self.module)
+        # Recurrent layers have no batching rule; everything else is taken to have one until it is tried.
+        self.vmappable = not any(isinstance(m, nn.RNNBase) for m in module.modules())
         self.budgets: dict[InputSpec, int] = {}  # inputs whose activations fit the memory, by their shape
         self.ways: dict[int, Way] = {}
         self.kept: dict[int, list[Weights]] = {}
@@ -237,14 +238,13 @@ def _outputs(module: nn.Module, weights: Weights, inputs: Inputs) -> Tensor:
 
 def _stacked_outputs(module: nn.Module, stacked: Weights, inputs: Inputs) -> Tensor:
     """What several draws make of the inputs; layers before the first random weight are passed through once."""
-    parts = [{name: (t[0], None) if _is_shared(t) else (t, 0) for name, t in group.items()} for group in stacked]
-    params, buffers = ({name: t for name, (t, _) in part.items()} for part in parts)
-    axes = tuple({name: axis for name, (_, axis) in part.items()} for part in parts)
-    weights = params, buffers
+    params, buffers = ({name: t[0] if _is_shared(t) else t for name, t in group.items()} for group in stacked)
+    axes = tuple({name: None if _is_shared(t) else 0 for name, t in group.items()} for group in stacked)
     if all(axis is None for part in axes for axis in part.values()):
-        once = _outputs(module, weights, inputs)
+        once = _outputs(module, (params, buffers), inputs)
         return once.expand(_count(stacked), *once.shape)
-    return vmap(partial(_outputs, module), in_dims=(axes, None), randomness="error")(weights, inputs)
+    each = vmap(partial(_outputs, module), in_dims=(axes, None), randomness="error")
+    return each((params, buffers), inputs)
 
 
 def _is_shared(stacked: Tensor) -> bool:
@@ -258,11 +258,6 @@ def _free_memory(device: torch.device) -> int:
 
 def _join(parts: list[Tensor], dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-
-
-def _vmappable(module: nn.Module) -> bool:
-    """Recurrent layers have no batching rule; everything else is taken to have one."""
-    return not any(isinstance(m, nn.RNNBase) for m in module.modules())
 
 
 def blocks(inputs: Inputs, size: int) -> Iterator[Inputs]:

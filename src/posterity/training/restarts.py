@@ -106,7 +106,7 @@ class Stacked(nn.Module):
         self.names = [name for name, _ in networks[0].named_parameters()]
         self._template = [copy.deepcopy(networks[0]).to("meta").train()]  # in a list, so that it is no submodule
         for index, name in enumerate(self.names):
-            own = [dict(n.named_parameters())[name] for n in networks]
+            own = [network.get_parameter(name) for network in networks]
             stacked = torch.stack([p.detach() for p in own])
             self.register_parameter(str(index), nn.Parameter(stacked, requires_grad=own[0].requires_grad))
 
