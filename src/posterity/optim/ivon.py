@@ -4,7 +4,7 @@ q(w) = N(m, τ / (N (h + δ̃))) elementwise, with δ̃ = τ δ / N for a prior 
 w = m + s ε of std s = √(τ / (N (h + δ̃))), ĝ the mean gradient of the minibatch at w, and μ₀ the prior's mean,
 
     ĥ = mean(ĝ ε) / s                                   Price: E[ε g / s] is the expected Hessian diagonal, or
-    ĥ = N mean(ĝ²)                                      with ``hessian="squared"``
+    ĥ = N mean(ĝ²)                                      with ``hessian="squared"``: the larger, the smaller a pass is
     g ← β₁ g + (1 - β₁) ĝ
     h ← h + (1 - β₂)(ĥ - h) + ½ (1 - β₂)² (ĥ - h)² / (h + δ̃)
     m ← m - lr clip((g / (1 - β₁ᵗ) + δ̃ (m - μ₀)) / (h + δ̃))
