@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
+from torch.utils._pytree import tree_leaves
 
 from posterity.calling import type_name
 from posterity.types import Params, PosterityError
@@ -19,13 +22,34 @@ __all__ = [
     "buffers_kept",
     "check_same_network",
     "copied",
+    "duplicate",
     "is_frozen",
     "load_buffers",
     "plain_copy",
     "precision_of",
+    "results_kept",
     "train_mode",
     "unwrapped",
 ]
+
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def duplicate(module: AnyModule) -> AnyModule:
+    """A deep copy, also of a network that keeps results of its last pass, such as attention maps or features."""
+    return copy.deepcopy(module, results_kept(module))
+
+
+def results_kept(module: nn.Module) -> dict[int, Any]:
+    """What a deep copy of a network shall hold for results of its last pass, which torch does not copy: a memo.
+
+    Those with a graph behind them come without it; those of a pass under vmap or jvp are nothing outside of it.
+    """
+    found = [t for part in module.modules() for t in tree_leaves(vars(part)) if isinstance(t, Tensor)]
+    escaped = [t for t in found if torch._C._functorch.is_functorch_wrapped_tensor(t)]
+    nothing = {id(t): torch.empty(0) for t in escaped}
+    return nothing | {id(t): t.detach().clone() for t in found if not t.is_leaf and id(t) not in nothing}
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -53,7 +77,7 @@ def copied(module: nn.Module) -> nn.Module:
                 f"{where} is masked by torch.nn.utils.prune, and cannot be copied: make its zeros its own first, by "
                 "torch.nn.utils.prune.remove(layer, 'weight')"
             )
-    network = copy.deepcopy(module)
+    network = duplicate(module)
     for part in network.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False

@@ -65,7 +65,27 @@ class Loop(nn.Module):
         return self.out(self.drop(self.twice(torch.tanh(self.twice(state)))))
 
 
-NETWORKS = [Recurrent, Attention, Tied, Loop]
+class Quiet(nn.Module):
+    """A mean of words, and a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.drop, self.out = nn.Embedding(WORDS, 4), nn.Dropout(0.1), nn.Linear(4, CLASSES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.drop(torch.tanh(self.words(tokens)).mean(1)))
+
+
+class Keeping(Quiet):
+    """The same, and what it has computed stays on it to be looked at, as attention maps often do."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        seen = torch.tanh(self.words(tokens))
+        self.seen, self.more = seen, {"means": [seen.mean(1)]}
+        return self.out(self.drop(self.more["means"][0]))
+
+
+NETWORKS = [Recurrent, Attention, Tied, Loop, Keeping]
 KRONECKER = ("kfac", "noisy-kfac", "laplace")  # their factors of a layer that is used twice are refused: below
 PAIRS = [(case, net) for case in METHOD_CASES for net in NETWORKS if net is not Loop or case.name not in KRONECKER]
 
@@ -99,3 +119,19 @@ def test_kronecker_factors_of_a_layer_used_twice_are_refused(method):
     tokens = torch.randint(0, WORDS, (8, 5))
     with pytest.raises(pst.PosterityError, match=r"twice .* used twice in one pass"):
         pst.fit(Loop(), method, (tokens, tokens[:, 0] % CLASSES), epochs=1)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("method", [pst.MAP(), pst.MeanField(), pst.Laplace()], ids=lambda m: type(m).__name__)
+def test_what_a_network_keeps_of_a_pass_changes_nothing(method, members):
+    """Such networks were trained to the end, and then could not be copied into a posterior."""
+    tokens = torch.randint(0, WORDS, (32, 5), generator=torch.Generator().manual_seed(0))
+    targets, probs = tokens[:, 0] % CLASSES, []
+    for network in (Quiet, Keeping):
+        torch.manual_seed(0)
+        module = network().double()
+        module(tokens)  # trained before: what is kept has a graph
+        posterior = pst.fit(module, method, (tokens, targets), epochs=2, members=members)
+        posterior.predict(tokens, draws=4)
+        probs.append(posterior.to(dtype=torch.float64).predict(tokens, draws=4).probs)
+    assert torch.equal(*probs)

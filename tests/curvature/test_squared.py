@@ -118,6 +118,20 @@ def test_batchnorm_in_training_holds_the_batch_statistics_fixed(shape):
     torch.testing.assert_close(dict(layer.state_dict()), before, rtol=0, atol=0)  # running statistics are put back
 
 
+def test_before_batchnorm_an_example_has_its_part_of_the_batch_gradient():
+    before, norm = nn.Linear(3, 4).double(), nn.BatchNorm1d(4).double()
+    inputs, targets = randn(6, 3), randn(6, 4, seed=9)
+    mean, square = gradient_moments(nn.Sequential(before, norm), loss, (inputs, targets))
+    hidden = before(inputs).detach().requires_grad_()
+    (parts,) = torch.autograd.grad(
+        6 * loss(nn.functional.batch_norm(hidden, None, None, training=True), targets), hidden
+    )
+    each = parts[:, :, None] * inputs[:, None]
+    close({"0.weight": mean["0.weight"]}, {"0.weight": each.mean(0)})
+    close({"0.weight": square["0.weight"]}, {"0.weight": each.square().mean(0)})
+    close({"0.bias": square["0.bias"]}, {"0.bias": parts.square().mean(0)})
+
+
 def test_embedding_adds_up_repeated_indices_before_squaring():
     layer = nn.Embedding(5, 3, padding_idx=0).double()
     indices = torch.tensor([[1, 1, 2, 0], [3, 2, 3, 3], [4, 4, 4, 4]])

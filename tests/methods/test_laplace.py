@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.contract.cases import data, network
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import posterity as pst
 from posterity.curvature import ggn
@@ -88,6 +89,17 @@ def test_full_laplace_is_the_exact_posterior_and_evidence(structure, curvature):
         assert math.isclose(posterior.log_evidence, evidence, rel_tol=1e-10)
     else:  # one drawn label an example: right in expectation only
         assert posterior.log_evidence != evidence and abs(posterior.log_evidence - evidence) < 2
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "kronecker", "full", "last-layer"])
+def test_a_loader_that_drops_its_last_batch_has_the_precision_of_all_its_data(structure):
+    """All inputs are 1, so that N examples of noise s have the precision N/s² whichever are left out."""
+    targets = torch.randn(40, 1, generator=torch.Generator().manual_seed(0)).double()
+    loader = DataLoader(TensorDataset(torch.ones_like(targets), targets), 16, shuffle=True, drop_last=True)
+    method = Laplace(prior=pst.priors.Normal(0.5), structure=structure, tune_prior=False)
+    layer = nn.Linear(1, 1, bias=False).double()
+    found = pst.fit(layer, method, loader, likelihood=pst.likelihoods.Gaussian(NOISE), epochs=1)
+    assert found.variance()["weight"].item() == pytest.approx(1 / (40 / NOISE**2 + 4), rel=1e-12)
 
 
 @pytest.mark.parametrize("structure", ["full", "last-layer", "kronecker", "diagonal"])

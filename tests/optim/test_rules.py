@@ -61,6 +61,36 @@ def test_ivon_step_by_step(hessian, options):
         torch.testing.assert_close(p.detach(), torch.tensor(m, dtype=torch.float64), rtol=1e-10, atol=1e-12)
 
 
+def test_param_groups_of_ivon_are_optimizers_of_their_own():
+    """With settings of their own, down to the estimate of the Hessian, which a group used to leave to the optimizer."""
+    first = {"lr": 0.05, "beta1": 0.8, "hess_init": 2.0, "prior_precision": 3.0, "temperature": 0.5}
+    second = {"lr": 0.2, "beta2": 0.8, "clip_radius": 0.3, "prior_mean": 0.1, "hessian": "squared"}
+
+    def weights():
+        return [nn.Parameter(torch.linspace(-1, 1, 4, dtype=torch.float64) + i) for i in range(2)]
+
+    def pull(w):
+        w.grad = torch.sin(3 * w.detach()) + 0.5 * w.detach()
+
+    generator, (a, b) = torch.Generator().manual_seed(3), weights()
+    both = IVON([{"params": [a], **first}, {"params": [b], **second}], 0.1, 20.0, beta2=0.9, generator=generator)
+    generator, (c, d) = torch.Generator().manual_seed(3), weights()
+    alone = IVON([c], num_data=20.0, generator=generator, **{"beta2": 0.9, **first})
+    other = IVON([d], num_data=20.0, generator=generator, **{"beta2": 0.9, **second})
+    for _ in range(5):
+        with both.sampled_weights():
+            pull(a), pull(b)
+        with alone.sampled_weights():
+            pull(c)
+        with other.sampled_weights():
+            pull(d)
+        for optimizer in (both, alone, other):
+            optimizer.step()
+    torch.testing.assert_close((a, b), (c, d), rtol=0, atol=0)
+    with pytest.raises(PosterityError, match="hessian must be"):
+        IVON([{"params": [a], "hessian": "exact"}], 0.1, 20.0)
+
+
 def test_vogn_step_by_step():
     """One linear unit, so that per-example gradients are r x with r = w·x - y."""
     X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

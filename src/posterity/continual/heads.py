@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from posterity.networks import check_same_network
+from posterity.networks import check_same_network, duplicate
 from posterity.posteriors import WeightPosterior
 from posterity.types import Params, PosterityError
 
@@ -38,7 +37,7 @@ class Ending:
 @torch.no_grad()
 def ending(module: nn.Module, inputs: Tensor) -> Ending:
     """What the network ends in, seen when it is called: layers need not be registered in the order of their use."""
-    network, called = copy.deepcopy(module).eval(), [""]
+    network, called = duplicate(module).eval(), [""]
     layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, nn.Linear)}
     for name, layer in layers.items():
         layer.register_forward_hook(lambda *_, name=name: called.append(name))
@@ -78,7 +77,7 @@ def unused_rows(module: nn.Module, name: str | None, used: Iterable[Sequence[int
 @torch.no_grad()
 def next_network(module: nn.Module, posterior: WeightPosterior, unused: Params) -> nn.Module:
     """A copy of the network at the posterior's mean, with its own weights where no task has used them yet."""
-    network = copy.deepcopy(module)
+    network = duplicate(module)
     shapes = ({name: tuple(p.shape) for name, p in m.named_parameters()} for m in (posterior.module, network))
     check_same_network("the carried posterior", *shapes)
     means = posterior.mean()

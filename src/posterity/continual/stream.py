@@ -7,7 +7,6 @@ again from what is on disk.
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from posterity.continual.strategy import Past, Strategy
 from posterity.continual.tasks import Pair, Task
 from posterity.files import write_bytes
 from posterity.methods import Method
+from posterity.networks import duplicate
 from posterity.posteriors import Empirical, Posterior, WeightPosterior, load, save
 from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood, MultiHead
@@ -73,7 +73,7 @@ class Stream:
     """
 
     def __init__(self, module: nn.Module, settings: Settings) -> None:
-        self.module, self.settings = copy.deepcopy(module), settings
+        self.module, self.settings = duplicate(module), settings
         self.past = Past(settings.strategy.base)
         self.learned = Learned(repr(settings.strategy), settings.identity())
         self.tests: list[tuple[Pair | None, tuple[int, ...] | None]] = []

@@ -1,6 +1,7 @@
 """Generalised Gauss-Newton and Fisher matrices of a network's mean loss: diagonal, Kronecker, full, last layer.
 
-With f the outputs of example i, J = ∂f/∂w, and H = -∂² log p(y | f)/∂f², every matrix here is
+With f the outputs of example i, J = ∂f/∂w, and H = -∂² log p(y | f)/∂f² (its expectation over y where it depends on y,
+as under a ``HeteroscedasticGaussian``), every matrix here is
 
     1/B Σᵢ Σ_s v vᵀ,   v = Jᵀ c_s,
 

@@ -7,6 +7,9 @@ For the loss ℓ̄(w) = 1/B Σᵢ ℓᵢ(w) of a batch,
 where ĥ is the diagonal of the empirical Fisher matrix, which VOGN takes for the curvature
 (https://arxiv.org/abs/1906.02506). While a capture is on, each layer's forward is replaced by one that adds its part
 of ĥ as the backward pass goes by; nothing is left on the module afterwards.
+
+Before a BatchNorm layer in training mode, whose statistics all examples share, no ∇ℓᵢ exists; there it is B times the
+part of ∇ℓ̄ that goes through example i, so that ĝ is still their mean. With the statistics held fixed it would not be.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ Networks with BatchNorm get statistics of their own at every point of the curve.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from posterity.calling import Draw, map_inputs
 from posterity.data.pieces import pieces, to_train_on
 from posterity.evaluation.landscape import judge, moved
 from posterity.flat import Layout
+from posterity.networks import duplicate
 from posterity.posteriors import WeightPosterior
 from posterity.posteriors.batchnorm import batchnorm_layers
 from posterity.probability.likelihoods import Likelihood
@@ -102,7 +102,7 @@ def _trained(
     module: nn.Module, likelihood: Likelihood, layout: Layout, ends: Tensor, examples: Iterator[_Example], lr: float
 ) -> Tensor:
     """θ: Adam on the loss at random positions of the curve, from the straight line's middle."""
-    network = copy.deepcopy(module)
+    network = duplicate(module)
     for layer in batchnorm_layers(network).values():
         layer.train()
     bend = ends.mean(0).requires_grad_()

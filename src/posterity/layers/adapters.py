@@ -10,7 +10,6 @@ for adapters that another library has put in.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import SupportsIndex
 from torch import Tensor, nn
 
 from posterity.layers.select import Which, select
+from posterity.networks import duplicate
 from posterity.types import PosterityError, check_positive
 
 __all__ = ["Adapted", "adapters", "adapters_off"]
@@ -73,7 +73,7 @@ def adapters(module: nn.Module, rank: int = 8, *, alpha: float | None = None, wh
         raise PosterityError(f"rank must be a whole number above 0, got {rank!r}")
     alpha = float(rank) if alpha is None else alpha
     check_positive(alpha=alpha)
-    net = copy.deepcopy(module).requires_grad_(True)  # what is frozen already can be adapted too
+    net = duplicate(module).requires_grad_(True)  # what is frozen already can be adapted too
     chosen = {id(owner) for found in select(net, which).values() for owner, _ in found.places if _adaptable(owner)}
     if not chosen:
         raise PosterityError(f"which={which!r} selects no Linear layer, and only those can have adapters")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.layers.blocks import Block
-from posterity.networks import buffers_kept
+from posterity.networks import buffers_kept, results_kept
 from posterity.random import global_seed
 from posterity.types import Params, PosterityError
 
@@ -119,7 +119,7 @@ class Variational(nn.Module):
     @torch.no_grad()
     def plain(self) -> nn.Module:
         """An ordinary copy of the network, its weights at their means."""
-        net, slots = copy.deepcopy((self.net, [block.slots for block in self.blocks]))
+        net, slots = copy.deepcopy((self.net, [block.slots for block in self.blocks]), results_kept(self.net))
         params = self.mean()
         for taken in slots:
             taken.restore(params)

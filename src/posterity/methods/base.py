@@ -11,7 +11,6 @@ then averages ``method.statistics(run)`` over ranks, and steps. The defaults her
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from posterity.networks import duplicate
 from posterity.optim.schedules import Pace
 from posterity.posteriors.base import Posterior
 from posterity.probability.likelihoods import Likelihood
@@ -56,7 +56,7 @@ class Method:
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """The network that is trained: ALWAYS a copy, with layers swapped or not."""
-        return copy.deepcopy(module)
+        return duplicate(module)
 
     def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
         """Refuse, before training, a network of which the posterior could not be had; ``batch`` is the first."""

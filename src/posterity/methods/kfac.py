@@ -37,7 +37,7 @@ class KFAC(NaturalGradient):
         damping: γ, added to the factors.
         beta1: Decay of the momentum.
         beta2: Decay of the factors.
-        refresh: Steps between inversions of the factors.
+        refresh: Steps between inversions of the factors; q is that of the latest.
         sharing: Positions that share a weight count as examples (``"expand"``) or are summed first (``"reduce"``).
     """
 

@@ -110,7 +110,7 @@ class Laplace(Method):
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
         """One pass over the data at the trained weights."""
-        return self._about(run.module, likelihood, batches, run.streams.shared)
+        return self._about(run.module, likelihood, batches, run.streams.shared, run.plan.num_data)
 
     def post_hoc(self, module: nn.Module, data: Any, likelihood: Likelihood | None = None) -> WeightPosterior:
         """The posterior about the weights that a module has, however it was trained.
@@ -131,8 +131,14 @@ class Laplace(Method):
         return self._about(module, likelihood, chain([first], batches), generator)
 
     def _about(
-        self, module: nn.Module, likelihood: Likelihood, batches: Iterable[Batch], generator: torch.Generator
+        self,
+        module: nn.Module,
+        likelihood: Likelihood,
+        batches: Iterable[Batch],
+        generator: torch.Generator,
+        num_data: int | None = None,
     ) -> WeightPosterior:
+        """About the weights that it has; examples of ``num_data`` that no batch has are taken to be as the others."""
         check_precision(self, module)
         network = _trainable_copy(module)
         structure = STRUCTURES[self.structure](network)
@@ -141,7 +147,7 @@ class Laplace(Method):
             "fisher": ggn.monte_carlo_fisher(1, generator),
             "empirical": ggn.empirical_fisher,
         }[self.curvature]
-        fit = 0.0
+        fit, seen = 0.0, 0
         for batch in batches:
             check_finite(batch.inputs)
             with torch.no_grad():
@@ -149,6 +155,10 @@ class Laplace(Method):
                 likelihood.check(outputs, batch.targets)
                 fit += float(batch.weighted(likelihood.log_prob(outputs, batch.targets)).sum())
             structure.add(network, likelihood, batch, ggn.weighted(columns, batch.weights))
+            seen += len(batch.targets)
+        if num_data is not None and num_data != seen:  # as of a loader that drops its last batch
+            structure.scale(num_data / seen)
+            fit *= num_data / seen
         mean = {name: p.detach() for name, p in network.named_parameters()}
         precision, log_prior = self._precision(structure, mean)
         posterior = structure.posterior(network, likelihood, mean, precision, self.temperature)

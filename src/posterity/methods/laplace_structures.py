@@ -47,6 +47,10 @@ class Structure(Protocol):
         """Add a batch's curvature, summed over its examples."""
         ...
 
+    def scale(self, factor: float) -> None:
+        """Take N H times a factor, where the batches were a part of the data."""
+        ...
+
     def decompose(self) -> None:
         """Do once what makes log determinants for many δ cheap."""
         ...
@@ -78,6 +82,10 @@ class Diagonal:
         found = ggn.diagonal(module, likelihood, batch, columns)
         self.sum.add_(self.layout.flatten(found), alpha=len(batch.targets))
 
+    def scale(self, factor: float) -> None:
+        """The diagonal."""
+        self.sum.mul_(factor)
+
     def decompose(self) -> None:
         """It is one."""
 
@@ -103,7 +111,7 @@ class Kronecker:
     def __init__(self, module: nn.Module) -> None:
         self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         self.total: KroneckerCurvature | None = None
-        self.count = 0
+        self.count = 0.0
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """Factors are averaged over the data each for itself, as in K-FAC."""
@@ -119,6 +127,10 @@ class Kronecker:
             mine.output.lerp_(new.output, share)
         for name, value in self.total.diagonal.items():
             value.lerp_(own.diagonal[name], share)
+
+    def scale(self, factor: float) -> None:
+        """N: the factors are means."""
+        self.count *= factor
 
     @cached_property
     def spectrum(self) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -177,6 +189,10 @@ class Full:
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """The whole matrix."""
         self.sum = self.sum + ggn.full(module, likelihood, batch, columns, self.names) * len(batch.targets)
+
+    def scale(self, factor: float) -> None:
+        """The matrix."""
+        self.sum = self.sum * factor
 
     def _precision(self, precision: Precision) -> Tensor:
         total = torch.as_tensor(self.sum)

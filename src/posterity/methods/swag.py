@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from posterity.calling import as_batches
 from posterity.methods.collect import Snapshots, Times, Trajectory
 from posterity.methods.swa import SWA, all_means, snapshots, trajectory_of
-from posterity.networks import unwrapped
+from posterity.networks import duplicate, unwrapped
 from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior, with_bank
 from posterity.posteriors.batchnorm import batchnorm_layers
 from posterity.probability.likelihoods import Likelihood
@@ -99,7 +99,7 @@ def gaussian(module: nn.Module, likelihood: Likelihood, path: Trajectory) -> Wei
 
     A network in half precision gives a posterior in the precision of the moments.
     """
-    module = copy.deepcopy(module).to(path.mean.dtype)
+    module = duplicate(module).to(path.mean.dtype)
     return with_deviations(module, likelihood, all_means(module, path), path.variance, path)
 
 

@@ -4,7 +4,7 @@ q(w) = N(m, τ / (N (h + δ̃))) elementwise, with δ̃ = τ δ / N for a prior 
 w = m + s ε of std s = √(τ / (N (h + δ̃))), ĝ the mean gradient of the minibatch at w, and μ₀ the prior's mean,
 
     ĥ = mean(ĝ ε) / s                                   Price: E[ε g / s] is the expected Hessian diagonal, or
-    ĥ = N mean(ĝ²)                                      with ``hessian="squared"``
+    ĥ = N mean(ĝ²)                                      with ``hessian="squared"``: the larger, the smaller a pass is
     g ← β₁ g + (1 - β₁) ĝ
     h ← h + (1 - β₂)(ĥ - h) + ½ (1 - β₂)² (ĥ - h)² / (h + δ̃)
     m ← m - lr clip((g / (1 - β₁ᵗ) + δ̃ (m - μ₀)) / (h + δ̃))
@@ -82,8 +82,6 @@ class IVON(SampledOptimizer):
         check_fraction(beta1=beta1, beta2=beta2)
         if not lr >= 0 or not clip_radius > 0:
             raise PosterityError(f"lr must be at least 0 and clip_radius above 0, got {lr!r} and {clip_radius!r}")
-        if hessian not in ("reparameterised", "squared"):
-            raise PosterityError(f"hessian must be 'reparameterised' or 'squared', got {hessian!r}")
         defaults = {
             "lr": lr,
             "beta1": beta1,
@@ -92,7 +90,7 @@ class IVON(SampledOptimizer):
             "clip_radius": clip_radius,
             "rescale_lr": rescale_lr,
             "temperature": temperature,
-            "squared": hessian == "squared",
+            "squared": _squares(hessian),
         }
         super().__init__(
             params,
@@ -105,6 +103,8 @@ class IVON(SampledOptimizer):
 
     def _prepare(self, group: Group, flat: FlatGroup) -> None:
         flat["hessian"].fill_(group["hess_init"])
+        if "hessian" in group:  # a group may have a way of its own
+            group["squared"] = _squares(group.pop("hessian"))
         if group["prior_precision"] is None:
             group["least_precision"] = float(flat["prior_precision"].min())
         flat.put_pair("statistics", "gradient", "second")
@@ -169,3 +169,9 @@ class IVON(SampledOptimizer):
         if group["rescale_lr"]:
             lr *= group["hess_init"] + self._shared_precision(group, delta)
         torch._foreach_addcdiv_(flat.params, flat.views("gradient"), flat.views("noise"), value=-lr)
+
+
+def _squares(hessian: str) -> bool:
+    if hessian not in ("reparameterised", "squared"):
+        raise PosterityError(f"hessian must be 'reparameterised' or 'squared', got {hessian!r}")
+    return hessian == "squared"

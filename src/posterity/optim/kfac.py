@@ -77,7 +77,7 @@ class KFAC(WatchingOptimizer):
         temperature: τ; 1 is the Bayes posterior. Read from the param groups at each step.
         beta1: Decay of the momentum; the step is up to 1 / (1 - β₁) times the gradient's.
         beta2: Decay of the factors.
-        refresh: Steps between inversions of the factors.
+        refresh: Steps between inversions of the factors; q is that of the latest.
         sharing: How positions that share a weight are counted, "expand" or "reduce".
         generator: Of the noise; see ``FlatOptimizer``.
     """

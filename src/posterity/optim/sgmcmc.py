@@ -2,7 +2,7 @@
 
 In the units of a mean loss, with ĝ the mini-batch estimate of ∇(−mean log-likelihood), N examples, temperature T
 (1 is the Bayes posterior), ξ ~ N(0, I), and g = ĝ + weight_decay·w, where weight_decay = 1/(N std²) holds the prior
-N(0, std²) (other priors come in through the gradient):
+N(0, std²) (other priors come in through the gradient ĝ, and so into PSGLD's V):
 
     SGLD    w ← w − lr g + √(2 lr T/N) ξ                                        (Welling & Teh 2011)
     PSGLD   V ← β V + (1 − β) ĝ²,  G = 1/(ε + √V)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import Draw, InputSpec, as_batches, num_examples
-from posterity.networks import plain_copy, precision_of
+from posterity.networks import duplicate, plain_copy, precision_of
 from posterity.prediction import Compute, Prediction, predict
 from posterity.prediction.passes import Weights, blocks, stack
 from posterity.probability.hyper import like
@@ -122,7 +122,7 @@ class Posterior:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """A copy on another device or in another precision."""
         moved = copy.copy(self)
-        moved.module = copy.deepcopy(self.module).to(device=device, dtype=dtype)
+        moved.module = duplicate(self.module).to(device=device, dtype=dtype)
         for name, value in vars(self).items():
             setattr(moved, name, _moved(value, device, dtype) if name != "module" else moved.module)
         return moved._fresh()

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from posterity.calling import call, map_inputs
 from posterity.devices import aligned, device_order
-from posterity.networks import is_frozen
+from posterity.networks import duplicate, is_frozen, results_kept
 from posterity.posteriors.base import WeightPosterior
 from posterity.recorded import Recorded
 from posterity.types import Batch, Inputs, Params, PosterityError
@@ -87,7 +87,7 @@ def with_bank(posterior: P, batches: Iterable[Batch], draws: int = 32) -> P:
     banked.bank = {}
     samples = [params for params, _ in banked.samples(draws) or ()]
     each = refreshed(posterior.module, [*samples, posterior.mean()], batches)
-    banked.module = copy.deepcopy(posterior.module)
+    banked.module = duplicate(posterior.module)
     banked.module.load_state_dict(each.pop(), strict=False)
     banked.bank = {name: torch.stack([buffers[name] for buffers in each]) for name in each[0]}
     banked.banked_in = banked.numbers
@@ -102,7 +102,7 @@ def _ready(module: nn.Module, params: Params, order: Callable[[Tensor], Tensor])
         id(p): nn.Parameter(aligned(order(params.get(name, p).to(device))), requires_grad=False)
         for name, p in module.named_parameters()
     }
-    network = copy.deepcopy(module, weights).eval()
+    network = copy.deepcopy(module, results_kept(module) | weights).eval()
     for layer in batchnorm_layers(network).values():
         layer.train()
         layer.reset_running_stats()

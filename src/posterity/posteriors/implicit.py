@@ -6,7 +6,6 @@ noise, by Monte Carlo over the few flow variables for MNF.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
@@ -20,6 +19,7 @@ from posterity.layers.flows import FlowBlock
 from posterity.layers.noisy import LOCAL
 from posterity.layers.select import select
 from posterity.layers.variational import Variational
+from posterity.networks import duplicate
 from posterity.posteriors.base import WeightPosterior
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Normal
@@ -60,7 +60,7 @@ class Implicit(WeightPosterior):
         super().__init__(module, likelihood, **options)
         if family not in FAMILIES:
             raise PosterityError(f"unknown family {family!r}; there are {', '.join(FAMILIES)}")
-        self.sampler = copy.deepcopy(sampler).requires_grad_(False)
+        self.sampler = duplicate(sampler).requires_grad_(False)
         self.family, self.family_options = family, dict(family_options or {})
 
     @torch.no_grad()
@@ -83,7 +83,7 @@ class Implicit(WeightPosterior):
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """A copy on another device or in another precision."""
         moved = super().to(device, dtype)
-        moved.sampler = copy.deepcopy(self.sampler).to(device=device, dtype=dtype)
+        moved.sampler = duplicate(self.sampler).to(device=device, dtype=dtype)
         return moved
 
     def state(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Implicit(WeightPosterior):
     @classmethod
     def rebuild(cls, module: nn.Module, likelihood: Likelihood, state: dict[str, Any]) -> Self:
         """The posterior that ``state`` was taken from."""
-        net = copy.deepcopy(module).requires_grad_(True)
+        net = duplicate(module).requires_grad_(True)
         names = set(state["bayesian"])
         found = {name: b for name, b in select(net, None, bias=True, norm=True).items() if name in names}
         scheme = FAMILIES[state["family"]](**state["options"])

@@ -7,7 +7,6 @@ was.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import call
+from posterity.networks import duplicate
 from posterity.posteriors.base import Posterior
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import global_seed
@@ -38,7 +38,7 @@ def with_dropout(module: nn.Module, rates: Mapping[str, float]) -> nn.Module:
 
     Parameter names stay as they are: an inserted layer is a child of the layer whose input it drops.
     """
-    network = copy.deepcopy(module)
+    network = duplicate(module)
     for name, rate in rates.items():
         layer = network.get_submodule(name)
         if isinstance(layer, nn.modules.dropout._DropoutNd):

@@ -7,7 +7,6 @@ would alone. Elsewhere one after the other; on several ranks, each rank trains i
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from posterity.calling import arguments, map_inputs
-from posterity.networks import is_frozen
+from posterity.networks import duplicate, is_frozen
 from posterity.posteriors import Mixture, Posterior
 from posterity.probability.likelihoods import Likelihood, pooled
 from posterity.random import RandomStreams, global_seed
@@ -77,7 +76,7 @@ def _give(posterior: Posterior, likelihood: Likelihood) -> None:
 
 def reinitialised(module: nn.Module, seed: int, device: torch.device) -> nn.Module:
     """A copy with fresh weights, by each part's ``reset_parameters``; what is not trained stays as it is."""
-    network = copy.deepcopy(module)
+    network = duplicate(module)
     frozen = [(p, p.detach().clone()) for p in network.parameters() if not p.requires_grad]
     with global_seed(seed, device):
         for name, part in reversed(list(network.named_modules())):  # children first: a parent may redraw its parts
@@ -104,7 +103,7 @@ class Stacked(nn.Module):
         super().__init__()
         self.members = len(networks)
         self.names = [name for name, _ in networks[0].named_parameters()]
-        self._template = [copy.deepcopy(networks[0]).to("meta").train()]  # in a list, so that it is no submodule
+        self._template = [duplicate(networks[0]).to("meta").train()]  # in a list, so that it is no submodule
         for index, name in enumerate(self.names):
             own = [network.get_parameter(name) for network in networks]
             stacked = torch.stack([p.detach() for p in own])
