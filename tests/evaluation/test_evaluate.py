@@ -87,6 +87,21 @@ def test_details_for_the_plots(classifier, labelled, result):
     assert min(entropies[:6]) >= max(entropies[6:])
 
 
+@pytest.mark.parametrize("states", [32, 9])
+def test_fewer_draws_of_a_chain_are_spread_along_it(labelled, states):
+    """A chain that walks in from far away: its first states alone are worse than as many of the whole path."""
+    x, y = labelled
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).double()
+    generator = torch.Generator().manual_seed(3)
+    end = {name: torch.randn(p.shape, generator=generator, dtype=torch.float64) for name, p in net.named_parameters()}
+    far = {name: 4 * torch.randn(p.shape, generator=generator, dtype=torch.float64) for name, p in end.items()}
+    points = [{n: end[n] + far[n] * (1 - i / (states - 1)) for n in end} for i in range(states)]
+    chain = Empirical(net, Categorical(), points)
+    curve = evaluate(chain, (x.double(), y), resamples=0).details["draws"]
+    for count, found in zip(curve["draws"], curve["nll"], strict=True):
+        assert found == pytest.approx(scores.nll(chain.predict(x.double(), count), y).item(), rel=1e-9), count
+
+
 def test_shift_starts_at_the_clean_figures_and_averages_the_rest(result):
     shift = result.details["shift"]
     assert set(shift) == set(data.CORRUPTIONS)
