@@ -102,6 +102,24 @@ def test_fewer_draws_of_a_chain_are_spread_along_it(labelled, states):
         assert found == pytest.approx(scores.nll(chain.predict(x.double(), count), y).item(), rel=1e-9), count
 
 
+def test_shift_of_a_table_does_not_depend_on_its_units():
+    """Noise is in units of each column's std, in grams as in tonnes."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(300, 3, generator=generator, dtype=torch.float64)
+    weight = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    y = (x @ weight.T).argmax(1)
+    units = torch.tensor([1e6, 1.0, 1e-3], dtype=torch.float64)
+    net = nn.Linear(3, 2, bias=False).double()
+    known, other = (Empirical(net, Categorical(), [{"weight": w}]) for w in (weight, weight / units))
+    expected = evaluate(known, (x, y), shift=True, resamples=0)
+    found = evaluate(other, (x * units, y), shift=True, resamples=0)
+    assert found["shift_nll"] == pytest.approx(expected["shift_nll"], rel=1e-9)
+    # The noise itself: z·w with z of variance severity² beside columns of variance one.
+    strengths = torch.tensor([0.1, 0.2, 0.4, 0.7, 1.0], dtype=torch.float64)
+    wrong = torch.atan(strengths).mean() / math.pi  # how often the sign of a sum of Normals is changed by such noise
+    assert 1 - found["shift_accuracy"] == pytest.approx(float(wrong), abs=4 * math.sqrt(0.25 / 1500))
+
+
 def test_shift_starts_at_the_clean_figures_and_averages_the_rest(result):
     shift = result.details["shift"]
     assert set(shift) == set(data.CORRUPTIONS)
