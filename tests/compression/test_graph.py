@@ -106,3 +106,12 @@ def test_a_posterior_moved_to_double_precision_makes_its_own_example(tmp_path):
     posterior = gaussian(nn.Linear(4, 3), pst.likelihoods.Categorical(), (4,)).to("cpu", torch.float64)
     pst.export(posterior, tmp_path / "double.onnx", 3)
     check(tmp_path / "double.onnx", posterior, 3, torch.randn(5, 4, dtype=torch.float64))
+
+
+def test_an_operation_that_onnxruntime_lacks_is_refused_in_a_sentence(tmp_path):
+    """The moments of a ReLU need the error function, which it has in single precision alone."""
+    network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    posterior = gaussian(network, pst.likelihoods.Categorical(), (4,)).to("cpu", torch.float64)
+    with pytest.raises(pst.PosterityError, match="onnxruntime cannot run the network, which may go in single"):
+        pst.export(posterior, tmp_path / "double.onnx", "moments")
+    assert list(tmp_path.iterdir()) == []

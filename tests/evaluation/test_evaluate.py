@@ -87,6 +87,39 @@ def test_details_for_the_plots(classifier, labelled, result):
     assert min(entropies[:6]) >= max(entropies[6:])
 
 
+@pytest.mark.parametrize("states", [32, 9])
+def test_fewer_draws_of_a_chain_are_spread_along_it(labelled, states):
+    """A chain that walks in from far away: its first states alone are worse than as many of the whole path."""
+    x, y = labelled
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3)).double()
+    generator = torch.Generator().manual_seed(3)
+    end = {name: torch.randn(p.shape, generator=generator, dtype=torch.float64) for name, p in net.named_parameters()}
+    far = {name: 4 * torch.randn(p.shape, generator=generator, dtype=torch.float64) for name, p in end.items()}
+    points = [{n: end[n] + far[n] * (1 - i / (states - 1)) for n in end} for i in range(states)]
+    chain = Empirical(net, Categorical(), points)
+    curve = evaluate(chain, (x.double(), y), resamples=0).details["draws"]
+    for count, found in zip(curve["draws"], curve["nll"], strict=True):
+        assert found == pytest.approx(scores.nll(chain.predict(x.double(), count), y).item(), rel=1e-9), count
+
+
+def test_shift_of_a_table_does_not_depend_on_its_units():
+    """Noise is in units of each column's std, in grams as in tonnes."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(300, 3, generator=generator, dtype=torch.float64)
+    weight = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    y = (x @ weight.T).argmax(1)
+    units = torch.tensor([1e6, 1.0, 1e-3], dtype=torch.float64)
+    net = nn.Linear(3, 2, bias=False).double()
+    known, other = (Empirical(net, Categorical(), [{"weight": w}]) for w in (weight, weight / units))
+    expected = evaluate(known, (x, y), shift=True, resamples=0)
+    found = evaluate(other, (x * units, y), shift=True, resamples=0)
+    assert found["shift_nll"] == pytest.approx(expected["shift_nll"], rel=1e-9)
+    # The noise itself: z·w with z of variance severity² beside columns of variance one.
+    strengths = torch.tensor([0.1, 0.2, 0.4, 0.7, 1.0], dtype=torch.float64)
+    wrong = torch.atan(strengths).mean() / math.pi  # how often the sign of a sum of Normals is changed by such noise
+    assert 1 - found["shift_accuracy"] == pytest.approx(float(wrong), abs=4 * math.sqrt(0.25 / 1500))
+
+
 def test_shift_starts_at_the_clean_figures_and_averages_the_rest(result):
     shift = result.details["shift"]
     assert set(shift) == set(data.CORRUPTIONS)

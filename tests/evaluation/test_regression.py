@@ -177,3 +177,19 @@ def test_counts_have_steps(rates):
         weights = torch.eye(60, dtype=torch.float64)
         held = regression.coverage(prediction, y, level, weights)
         assert held.tolist() == ((low <= y) & (y <= high)).double().tolist()
+
+
+@pytest.mark.parametrize("rates", [[100.0, 2000.0], [10.0, 10_000.0], [10_000.0], [300.0, 900.0, 2500.0, 4000.0]])
+def test_crps_of_large_counts_is_the_sum_over_them_also_beside_small_ones(rates):
+    """Draws far apart are steps in F that an integral of few points misses."""
+    small = [0.5] * len(rates)
+    f = torch.tensor([rates, small, rates], dtype=torch.float64).log().T  # [draws, 3]
+    mean = f.exp()
+    prediction = Regression(len(f), None, 0.0, mean.mean(0), mean.mean(0), mean.var(0, correction=0), f, Poisson())
+    y = torch.tensor([rates[0], 1.0, 1.5 * rates[-1]], dtype=torch.float64)
+    counts = torch.arange(30_000, dtype=torch.float64)
+    expected = []
+    for column, target in zip(f.T, y, strict=True):
+        reached = torch.tensor(stats.poisson.cdf(counts[:, None], column.exp())).mean(1)
+        expected.append((reached - (counts >= target).double()).square().sum())
+    torch.testing.assert_close(regression.crps_each(prediction, y), torch.stack(expected), rtol=1e-4, atol=0)

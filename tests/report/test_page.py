@@ -32,6 +32,12 @@ def test_seeds_are_counted(digits, seeds, said):
     assert said in page(digits | {"about": about})
 
 
+@pytest.mark.parametrize("tune", [True, False])
+def test_settings_are_called_chosen_only_where_they_were(digits, tune):
+    about = digits["about"] | {"config": digits["about"]["config"] | {"tune": tune}}
+    assert ("chosen by the NLL" in page(digits | {"about": about})) == tune
+
+
 def test_the_file_stands_alone(folder, digits):
     text = (folder / "report.html").read_text()
     assert len(text.encode()) < 3_000_000

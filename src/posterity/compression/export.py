@@ -128,7 +128,13 @@ def _run_onnx(content: bytes, inputs: Inputs) -> list[Tensor]:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its kinds of errors have no common class: an operation that it lacks in double, say
+        reason = str(error).partition("\n")[0]
+        raise PosterityError(
+            f"onnxruntime cannot run the network, which may go in single precision: {reason}"
+        ) from error
     tensors = calling.tensors_of(inputs)
     named = {slot.name: tensor.numpy() for slot, tensor in zip(session.get_inputs(), tensors, strict=True)}
     return [torch.from_numpy(result) for result in session.run(None, named)]

@@ -56,10 +56,10 @@ class ClassJudge:
         columns: dict[str, Any] = {name: torch.cat([getattr(p, name) for p in parts]) for name in _COLUMNS}
         return replace(parts[0], error=max(p.monte_carlo_error for p in parts), **columns)
 
-    def first(self, prediction: Classification, count: int) -> Classification:
-        """The mean of the first draws' probabilities."""
+    def only(self, prediction: Classification, chosen: list[int]) -> Classification:
+        """The mean of these draws' probabilities."""
         assert prediction.samples is not None
-        return replace(prediction, draws=count, probs=prediction.samples[:count].mean(0))
+        return replace(prediction, draws=len(chosen), probs=prediction.samples[chosen].mean(0))
 
     def each(self, prediction: Classification, targets: Tensor) -> Tensor:
         """Whether wrong, and log p(y)."""

@@ -38,8 +38,8 @@ class Judge(Protocol):
         """One prediction of all pieces."""
         ...
 
-    def first(self, prediction: Any, count: int) -> Any:
-        """The prediction of the first draws alone; needs its samples."""
+    def only(self, prediction: Any, chosen: list[int]) -> Any:
+        """The prediction of some of the draws alone; needs its samples."""
         ...
 
     def each(self, prediction: Any, targets: Tensor) -> Tensor:
@@ -136,7 +136,8 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
         along += [t.detach().cpu()[:, 0] for t in tensors_of(batch.inputs) if spec.shapes == ((1,),)]
         if nested and prediction.samples is not None:
             counts = sorted({min(2**k, len(prediction.samples)) for k in range(int(draws).bit_length() + 1)})
-            fewer.append(torch.stack([judge.each(judge.first(prediction, k), targets[-1]) for k in counts]))
+            chosen = [_spread(k, len(prediction.samples)) for k in counts]
+            fewer.append(torch.stack([judge.each(judge.only(prediction, some), targets[-1]) for some in chosen]))
         parts.append(judge.light(prediction))
     if not parts:
         raise PosterityError("there are no examples to evaluate on")
@@ -145,6 +146,11 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
     return Gathered(
         judge.joined(parts), torch.cat(targets), examples, owner, spec, all_along, counts, all_fewer, seconds
     )
+
+
+def _spread(count: int, draws: int) -> list[int]:
+    """So many of the draws from the first to the last, as a chain chooses its own: its first ones are all early."""
+    return [round(i * (draws - 1) / max(1, count - 1)) for i in range(count)]
 
 
 def fingerprint(targets: Tensor) -> str:

@@ -49,11 +49,12 @@ class RealJudge:
         columns["components"] = torch.cat([p.components for p in parts], 1)
         return replace(parts[0], error=max(p.monte_carlo_error for p in parts), **columns)
 
-    def first(self, prediction: Regression, count: int) -> Regression:
-        """The mixture of the first draws."""
+    def only(self, prediction: Regression, chosen: list[int]) -> Regression:
+        """The mixture of these draws."""
         assert prediction.samples is not None
-        samples = prediction.samples[:count]
-        return replace(prediction, draws=count, mean=prediction.likelihood.mean(samples).mean(0), components=samples)
+        samples = prediction.samples[chosen]
+        mean = prediction.likelihood.mean(samples).mean(0)
+        return replace(prediction, draws=len(chosen), mean=mean, components=samples)
 
     def each(self, prediction: Regression, targets: Tensor) -> Tensor:
         """Squared error and log density, in the targets' own units."""

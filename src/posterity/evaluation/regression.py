@@ -33,7 +33,7 @@ _NODES = 48
 _REACH = 8.0
 """Standard deviations beyond which a predictive distribution is taken to have ended."""
 _STEPS = 1000
-"""Counts that are summed one by one; where there are more, F is smooth enough for the integral."""
+"""Counts that are summed one by one; where there are more, their std is so large that steps of one are nothing."""
 
 
 def rmse(prediction: Any, targets: Any, weights: Tensor | None = None) -> Tensor:
@@ -123,19 +123,25 @@ def crps_each(prediction: Regression, targets: Any) -> Tensor:
     reach = _REACH * prediction.std
     low, high = prediction.mean - reach, prediction.mean + reach
     if prediction.likelihood.counts:
-        low, high = low.floor(), high.ceil()
+        return _crps_counts(prediction, y, low.floor(), high.ceil()).cpu()
     middle = torch.minimum(torch.maximum(y, low), high)
     total = (y - middle).abs()  # beyond the reach the integrand is one
-    if prediction.likelihood.counts and (steps := int((high - low).max())) <= _STEPS:
-        for count in (low + step for step in range(steps)):
-            total = total + (prediction.cdf(count) - (count >= middle).to(total)).square()
-        return total.double().cpu()
     for node, share in zip(*np.polynomial.legendre.leggauss(_NODES), strict=True):
         position = (float(node) + 1) / 2
         below, above = low + position * (middle - low), middle + position * (high - middle)
         total = total + float(share) / 2 * (middle - low) * prediction.cdf(below).square()
         total = total + float(share) / 2 * (high - middle) * (1 - prediction.cdf(above)).square()
     return total.double().cpu()
+
+
+def _crps_counts(prediction: Regression, y: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The sum over the steps of F from low to high; where they are many, that of Normals with the counts' moments."""
+    middle = torch.minimum(torch.maximum(y, low), high)
+    total = (y - middle).abs()  # beyond the reach each step is one
+    for count in (low + step for step in range(min(int((high - low).max()), _STEPS))):
+        total = total + (prediction.cdf(count) - (count >= middle).to(total)).square()
+    many = high - low > _STEPS
+    return torch.where(many, _crps_normals(prediction, y.double()), total.double()) if many.any() else total.double()
 
 
 def _crps_normals(prediction: Regression, y: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from posterity.calling import tensors_of
 from posterity.data import SEVERITIES, DataSet, Kind, corrupt, corruptions_for
 from posterity.data.pieces import whole
+from posterity.data.units import Standardiser
 from posterity.evaluation.gather import Figures, Judge, by_example, gather
 from posterity.posteriors import Posterior
 from posterity.random import generator_for
@@ -34,13 +35,17 @@ def corruptions_of(data: Any, shift: bool | Mapping[str, Corrupt], seed: int = 0
         return dict(shift)
     if not shift:
         return {}
-    kind = data.kind if isinstance(data, DataSet) else _kind(data)
-    standardiser = data.pixels if isinstance(data, DataSet) and kind == Kind.IMAGE else None
+    described = isinstance(data, DataSet)
+    kind = data.kind if described else _kind(data)
+    standardiser = data.pixels if described and kind == Kind.IMAGE else None
 
     def named(name: str) -> Corrupt:
         def apply(x: Tensor, severity: int) -> Tensor:
             noise = generator_for(seed, x.device)
-            return corrupt(x, name, severity, kind=kind, standardiser=standardiser, generator=noise)
+            if described or kind != Kind.TABULAR:
+                return corrupt(x, name, severity, kind=kind, standardiser=standardiser, generator=noise)
+            units = Standardiser.fit(x)  # a table in units of its own, where a column's std may be anything
+            return units.invert(corrupt(units.apply(x), name, severity, kind=kind, standardiser=None, generator=noise))
 
         return apply
 

@@ -193,9 +193,12 @@ def _made(results: Mapping[str, Any]) -> str:
         "time": f"{about['seconds']:.0f} s, {about['date']}",
     }
     listed = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(str(v))}</dd>" for k, v in rows.items())
+    told = "chosen by the NLL on the validation part, never on test data"
+    chosen = told if config["tune"] else "each method's first; no others were tried"
+    temperatures = " Temperatures were fitted on the validation part." if results["task"] == "classification" else ""
     return (
-        '<section id="made"><h2>How it was made</h2><p>Settings were chosen by the NLL on the validation part, never '
-        f"on test data; temperatures were fitted there too.</p><dl>{listed}</dl>{_settings(results)}</section>"
+        f'<section id="made"><h2>How it was made</h2><p>Settings were {chosen}.{temperatures}</p>'
+        f"<dl>{listed}</dl>{_settings(results)}</section>"
     )
 
 
