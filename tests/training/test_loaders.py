@@ -3,7 +3,14 @@
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 
 import posterity as pst
 from posterity.training.distributed import Ranks
@@ -109,3 +116,34 @@ def test_the_accuracy_of_yes_and_no_is_that_of_each_answer(outputs, targets):
     training = pst.Training(optimizer="sgd", lr=1e-12, **QUIET)
     q = pst.fit(net, pst.MAP(), (X, answers), likelihood=pst.likelihoods.Bernoulli(), epochs=1, training=training)
     assert q.history[0]["accuracy"] == pytest.approx(float(right))
+
+
+class Flipped(Dataset):
+    """A usual augmentation: every second example or so is turned around, as the global generator will have it."""
+
+    def __init__(self, chance):
+        self.chance = chance
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, i):
+        return (-X[i] if torch.rand(()) < self.chance else X[i]), LABELS[i]
+
+
+@pytest.mark.parametrize("more", [{}, {"validation": 0.2}])
+def test_a_data_set_with_random_transforms_is_not_frozen_as_it_was_first_read(more):
+    """Read once, half of the examples would be mirrored in every epoch, and half in none."""
+    training = pst.Training(**QUIET, **more)
+    with pytest.raises(pst.PosterityError, match="gives other examples when it is read again"):
+        pst.fit(linear(), pst.MAP(), Flipped(0.5), epochs=1, training=training)
+    start = linear()
+    kept = pst.fit(start, pst.MAP(), Flipped(0.0), epochs=1, training=training)
+    plain = pst.fit(start, pst.MAP(), (X, LABELS), epochs=1, training=training)
+    torch.testing.assert_close(kept.mean(), plain.mean(), rtol=0, atol=0)
+
+
+def test_a_loader_reads_random_transforms_anew_in_every_epoch():
+    stream = open_stream(DataLoader(Flipped(0.5), 60), pst.Training(**QUIET), 0, Ranks(), torch.device("cpu"))
+    first, second = (next(stream.epoch(index))[0].inputs for index in range(2))
+    assert 10 < int((first != second).any(1).sum()) < 50, "each row differs with probability a half"

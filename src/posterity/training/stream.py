@@ -24,7 +24,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from posterity.calling import as_batch, as_tensor, check_finite, map_inputs, num_examples
+from posterity.calling import as_batch, as_tensor, check_finite, map_inputs, num_examples, tensors_of
 from posterity.random import generator_for, global_seed
 from posterity.training.config import Training
 from posterity.training.distributed import Ranks
@@ -33,6 +33,7 @@ from posterity.types import Batch, Inputs, PosterityError
 __all__ = ["Resident", "Stream", "open_stream", "split_off"]
 
 _EPOCH_STRIDE = 15_485_863  # a prime: epochs of nearby seeds do not share their shuffles
+_READ_AGAIN = 32  # examples of a Dataset that are read twice: do they come at random?
 
 
 class Stream(Protocol):
@@ -224,7 +225,7 @@ def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
     elif isinstance(data, Dataset):
         if len(data) == 0:  # type: ignore[arg-type]
             raise PosterityError("the data set is empty")
-        data = default_collate([data[i] for i in range(len(data))])  # type: ignore[arg-type]
+        data = default_collate(_examples(data))
     batch = as_batch(data)
     if batch.weights is not None:
         raise PosterityError("weights come with the batches of a DataLoader or a list, not with whole tensors")
@@ -235,6 +236,20 @@ def as_tensors(data: Any) -> tuple[Inputs, Tensor]:
     if num_examples(inputs) != len(targets):
         raise PosterityError(f"there are {num_examples(inputs)} inputs but {len(targets)} targets")
     return inputs, targets
+
+
+def _examples(data: Any) -> list[Any]:
+    """Every example of a map-style Dataset, which must not draw at random what it gives: it is read this once."""
+    examples = [data[i] for i in range(len(data))]
+    some = range(0, len(data), -(-len(data) // _READ_AGAIN))
+    first, again = (as_batch(default_collate(part)) for part in ([examples[i] for i in some], [data[i] for i in some]))
+    before, after = ([*tensors_of(batch.inputs), as_tensor(batch.targets, "targets")] for batch in (first, again))
+    if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True)):
+        raise PosterityError(
+            "the data set gives other examples when it is read again (a random transform?), but tensors are made of it "
+            "only once: give it as a DataLoader, which reads it in every epoch, or augment by Training(augment=...)"
+        )
+    return examples
 
 
 def split_off(data: Any, fraction: float, seed: int) -> tuple[tuple[Inputs, Tensor], tuple[Inputs, Tensor]]:
