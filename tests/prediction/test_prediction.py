@@ -305,3 +305,26 @@ def test_draws_that_do_not_differ_at_all_can_be_batched():
     weights = stack([(means, {})] * 8)
     outputs = Passes(net, pst.Compute())(weights, torch.ones(2, 4, dtype=torch.float64), Way(True, 2))
     torch.testing.assert_close(outputs, net(torch.ones(2, 4, dtype=torch.float64)).expand(8, 2, 3))
+
+
+class Counting(pst.likelihoods.Gaussian):
+    """Counts how often a quantile asks for the distribution function."""
+
+    asked = 0
+
+    def cdf(self, outputs, values):
+        type(self).asked += 1
+        return super().cdf(outputs, values)
+
+
+def test_to_show_a_prediction_or_its_length_searches_no_quantiles():
+    outputs = torch.tensor([[[1.0, 2.0], [3.0, 6.0]], [[3.0, 2.0], [5.0, 6.0]]], dtype=torch.float64)
+    p = predict(outputs, Counting(std=0.5))
+    assert len(p) == 2
+    std = math.sqrt(0.25 + 1), 0.5  # of the first column, whose draws are 2 apart, and of the second
+    parts = f"mean 3.5, std {sum(std) / 2:.3g}, aleatoric_std 0.5, epistemic_std 0.5"
+    assert repr(p) == f"Regression(2 inputs, 2 draws; mean {parts})"
+    assert "<table>" in p._repr_html_()
+    assert Counting.asked == 0
+    p.interval()
+    assert Counting.asked > 0
