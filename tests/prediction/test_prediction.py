@@ -328,3 +328,42 @@ def test_to_show_a_prediction_or_its_length_searches_no_quantiles():
     assert Counting.asked == 0
     p.interval()
     assert Counting.asked > 0
+
+
+class Timed(Passes):
+    """Passes whose time is stated, and counted: by whether the draws are batched."""
+
+    clock, seconds = 0.0, {False: 1.0, True: 0.1}
+
+    def __init__(self, module, compute):
+        super().__init__(module, compute)
+        self.taken = []
+
+    def __call__(self, chunk, inputs, way):
+        type(self).clock += self.seconds[way.batched]
+        self.taken.append(way.batched)
+        return super().__call__(chunk, inputs, way)
+
+
+@pytest.mark.parametrize(("loop", "rounds"), [(1.0, 1), (0.15, 3), (0.04, 3)])
+def test_a_way_that_is_hopeless_is_timed_once(monkeypatch, loop, rounds):
+    """Where a pass takes long, the slowest way would else take most of what a first prediction takes."""
+    monkeypatch.setattr("posterity.prediction.passes.time.thread_time", lambda: Timed.clock)
+    monkeypatch.setattr(Timed, "seconds", {False: loop, True: 0.1})
+    params = {name: p.detach() for name, p in nn.Linear(4, 3).named_parameters()}
+    posterior = DiagonalGaussian(nn.Linear(4, 3), CATEGORICAL, params, {n: 0.1 * p.abs() for n, p in params.items()})
+    passes = Timed(posterior.module, Compute())
+    way = passes.way(posterior, torch.zeros(100, 4), 8)
+    assert way.batched == (loop > 0.1)
+    assert passes.taken.count(False) == rounds
+    assert passes.taken.count(True) == 4  # one of them finds out whether vmap can follow
+
+
+def test_batches_of_about_one_size_are_timed_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Passes, "_fastest", lambda self, chunk, inputs: asked.append(len(inputs)) or Way(False, 10**6))
+    params = {name: p.detach() for name, p in nn.Linear(4, 3).named_parameters()}
+    posterior = DiagonalGaussian(nn.Linear(4, 3), CATEGORICAL, params, {n: 0.1 * p.abs() for n, p in params.items()})
+    for size in (300, 310, 511, 64, 127, 5000, 900):
+        posterior.predict(torch.zeros(size, 4))
+    assert asked == [300, 64, 5000]
