@@ -19,6 +19,14 @@ def table(n: int = 40, seed: int = 0, real: bool = True) -> DataSet:
     return DataSet.standardised("table", Kind.TABULAR, (x[:half], y[:half]), (x[half:], y[half:]), classes=classes)
 
 
+def test_a_data_set_is_shown_in_one_line() -> None:
+    numbers = "DataSet(table: regression, tabular inputs 3, 1 target column(s); 20 training + 20 test examples)"
+    assert repr(table()) == numbers
+    held = table(real=False).with_validation(5)
+    parts = "2 classes; 15 training + 5 validation + 20 test examples"
+    assert repr(held) == f"DataSet(table: classification, tabular inputs 3, {parts})"
+
+
 def test_statistics_of_a_table_by_hand() -> None:
     s = Standardiser.fit(torch.tensor([[1.0, 10.0], [3.0, 10.0]]))
     assert s.mean.tolist() == [2.0, 10.0]

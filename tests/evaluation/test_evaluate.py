@@ -315,3 +315,9 @@ def test_intervals_are_those_of_other_examples(by_row):
     for name in set(single) - by_steps:
         assert several[name] == pytest.approx(single[name], abs=1e-9), name
         assert several.interval(name) == pytest.approx(single.interval(name), abs=1e-6), name
+
+
+@pytest.mark.parametrize("ood", [torch.zeros(3, 1, 4, 4), [torch.zeros(3, 1, 4, 4)]])
+def test_foreign_data_without_a_name_are_refused(classifier, labelled, ood):
+    with pytest.raises(PosterityError, match="ood must be a dictionary of data by name"):
+        evaluate(classifier, labelled, ood=ood)

@@ -48,6 +48,7 @@ def test_the_loss_on_the_plane_is_the_quadratic_it_must_be():
     points = [point(1.0, 0.0, 0.0), point(0.0, 1.0, 0.0), point(0.0, 0.0, 1.0)]
     posterior = Mixture([Empirical(linear(), LIKELIHOOD, [p]) for p in points])
     picture = landscape(posterior, (X, Y), steps=5, margin=0.2)
+    assert repr(picture).startswith("Landscape(5 × 5 points, loss ")
     plane = Plane.through(points)
     for i, b in enumerate(picture.y):
         for j, a in enumerate(picture.x):

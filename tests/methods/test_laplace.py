@@ -360,3 +360,11 @@ def test_inputs_that_the_closed_form_cannot_take_are_refused():
     for wrong, match in ((x[:0], "no inputs"), (x[:, :, :5], "was fitted on"), (x * torch.nan, "NaN")):
         with pytest.raises(PosterityError, match=match):
             posterior.probit(wrong)
+
+
+def test_a_posterior_made_after_training_knows_its_inputs():
+    posterior = Laplace().post_hoc(at_optimum(1.0), problem(), pst.likelihoods.Gaussian(NOISE))
+    inputs = problem()[0]
+    assert posterior.inputs.shapes == (tuple(inputs.shape[1:]),)
+    with pytest.raises(pst.PosterityError, match="but the network was fitted on"):
+        posterior.predict(torch.cat([inputs, inputs], 1))

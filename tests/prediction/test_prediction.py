@@ -331,3 +331,65 @@ def test_predictions_of_several_threads_do_not_meet(how):
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
     for name, p in posterior.module.named_parameters():
         assert torch.equal(p, mean[name])
+
+
+class Counting(pst.likelihoods.Gaussian):
+    """Counts how often a quantile asks for the distribution function."""
+
+    asked = 0
+
+    def cdf(self, outputs, values):
+        type(self).asked += 1
+        return super().cdf(outputs, values)
+
+
+def test_to_show_a_prediction_or_its_length_searches_no_quantiles():
+    outputs = torch.tensor([[[1.0, 2.0], [3.0, 6.0]], [[3.0, 2.0], [5.0, 6.0]]], dtype=torch.float64)
+    p = predict(outputs, Counting(std=0.5))
+    assert len(p) == 2
+    std = math.sqrt(0.25 + 1), 0.5  # of the first column, whose draws are 2 apart, and of the second
+    parts = f"mean 3.5, std {sum(std) / 2:.3g}, aleatoric_std 0.5, epistemic_std 0.5"
+    assert repr(p) == f"Regression(2 inputs, 2 draws; mean {parts})"
+    assert "<table>" in p._repr_html_()
+    assert Counting.asked == 0
+    p.interval()
+    assert Counting.asked > 0
+
+
+class Timed(Passes):
+    """Passes whose time is stated, and counted: by whether the draws are batched."""
+
+    clock, seconds = 0.0, {False: 1.0, True: 0.1}
+
+    def __init__(self, module, compute):
+        super().__init__(module, compute)
+        self.taken = []
+
+    def __call__(self, chunk, inputs, way):
+        type(self).clock += self.seconds[way.batched]
+        self.taken.append(way.batched)
+        return super().__call__(chunk, inputs, way)
+
+
+@pytest.mark.parametrize(("loop", "rounds"), [(1.0, 1), (0.15, 3), (0.04, 3)])
+def test_a_way_that_is_hopeless_is_timed_once(monkeypatch, loop, rounds):
+    """Where a pass takes long, the slowest way would else take most of what a first prediction takes."""
+    monkeypatch.setattr("posterity.prediction.passes.time.thread_time", lambda: Timed.clock)
+    monkeypatch.setattr(Timed, "seconds", {False: loop, True: 0.1})
+    params = {name: p.detach() for name, p in nn.Linear(4, 3).named_parameters()}
+    posterior = DiagonalGaussian(nn.Linear(4, 3), CATEGORICAL, params, {n: 0.1 * p.abs() for n, p in params.items()})
+    passes = Timed(posterior.module, Compute())
+    way = passes.way(posterior, torch.zeros(100, 4), 8)
+    assert way.batched == (loop > 0.1)
+    assert passes.taken.count(False) == rounds
+    assert passes.taken.count(True) == 4  # one of them finds out whether vmap can follow
+
+
+def test_batches_of_about_one_size_are_timed_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Passes, "_fastest", lambda self, chunk, inputs: asked.append(len(inputs)) or Way(False, 10**6))
+    params = {name: p.detach() for name, p in nn.Linear(4, 3).named_parameters()}
+    posterior = DiagonalGaussian(nn.Linear(4, 3), CATEGORICAL, params, {n: 0.1 * p.abs() for n, p in params.items()})
+    for size in (300, 310, 511, 64, 127, 5000, 900):
+        posterior.predict(torch.zeros(size, 4))
+    assert asked == [300, 64, 5000]

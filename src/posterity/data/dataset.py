@@ -98,6 +98,13 @@ class DataSet:
         else:
             check_finite(y, f"{where}: targets")
 
+    def __repr__(self) -> str:
+        parts = {"training": self.train, "validation": self.validation, "test": self.test}
+        sizes = " + ".join(f"{len(pair[1]):,} {part}" for part, pair in parts.items() if pair is not None)
+        what = f"{len(self.classes)} classes" if self.classes is not None else f"{self.outputs} target column(s)"
+        inputs = "×".join(map(str, self.shape))
+        return f"DataSet({self.name}: {self.task.value}, {self.kind.value} inputs {inputs}, {what}; {sizes} examples)"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input."""

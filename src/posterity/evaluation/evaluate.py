@@ -56,6 +56,8 @@ def evaluate(
     """
     if not isinstance(resamples, SupportsIndex) or resamples < 0:
         raise PosterityError(f"resamples must be a whole number from 0, got {resamples!r}")
+    if not isinstance(ood, Mapping | None):
+        raise PosterityError(f"ood must be a dictionary of data by name, got {type(ood).__name__}")
     judge = _judge(posterior, data, bins)
     gathered = gather(posterior, data, draws, judge, nested=True)
     prediction, targets = gathered.prediction, gathered.targets

@@ -135,6 +135,10 @@ class Landscape:
     centre: Tensor
     classifies: bool
 
+    def __repr__(self) -> str:
+        rows, columns = self.loss.shape
+        return f"Landscape({rows} × {columns} points, loss {self.loss.min():.3g} … {self.loss.max():.3g})"
+
 
 def landscape(
     posterior: WeightPosterior,

@@ -28,7 +28,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import call, check_finite, map_batch
+from posterity.calling import InputSpec, call, check_finite, map_batch
 from posterity.curvature import ggn
 from posterity.data.pieces import pieces, to_train_on
 from posterity.flat import Layout
@@ -103,7 +103,7 @@ class Laplace(Method):
         known = likelihood if noise is None else noise.frozen()  # type: ignore[operator]
         network = _trainable_copy(module)
         structure = STRUCTURES[self.structure](network)
-        structure.add(network, known, few, ggn.gauss_newton)
+        structure.add(network, known, few, self._columns(torch.Generator(few.targets.device)))
         if self.linearised and not structure.network_is_linear:
             mean = {name: p.detach().clone() for name, p in network.named_parameters()}
             LinearDraw(network, mean, {name: mean[name] for name in structure.names})(few.inputs)
@@ -128,7 +128,9 @@ class Laplace(Method):
         likelihood = likelihood or likelihoods.infer(first.targets)
         self.check(module, likelihood, first)
         generator = torch.Generator(device).manual_seed(0)
-        return self._about(module, likelihood, chain([first], batches), generator)
+        posterior = self._about(module, likelihood, chain([first], batches), generator)
+        posterior.inputs = InputSpec.of(first.inputs)
+        return posterior
 
     def _about(
         self,
@@ -142,12 +144,7 @@ class Laplace(Method):
         check_precision(self, module)
         network = _trainable_copy(module)
         structure = STRUCTURES[self.structure](network)
-        columns = {
-            "ggn": ggn.gauss_newton,
-            "fisher": ggn.monte_carlo_fisher(1, generator),
-            "empirical": ggn.empirical_fisher,
-        }[self.curvature]
-        fit, seen = 0.0, 0
+        columns, fit, seen = self._columns(generator), 0.0, 0
         for batch in batches:
             check_finite(batch.inputs)
             with torch.no_grad():
@@ -165,6 +162,14 @@ class Laplace(Method):
         if not self.linearised:
             return posterior
         return Linearised(posterior, fit + log_prior, network_is_linear=structure.network_is_linear)
+
+    def _columns(self, generator: torch.Generator) -> ggn.Columns:
+        """The root of the curvature in the outputs, by example."""
+        return {
+            "ggn": ggn.gauss_newton,
+            "fisher": ggn.monte_carlo_fisher(1, generator),
+            "empirical": ggn.empirical_fisher,
+        }[self.curvature]
 
     def _precision(self, structure: Structure, mean: Params) -> tuple[Precision, float]:
         """δ, and what the evidence has besides the fit: -½ δ ‖w* - μ₀‖² + ½ P log δ - ½ log det(N H + δ I)."""

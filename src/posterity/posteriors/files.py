@@ -23,6 +23,7 @@ from posterity.posteriors.linearised import Linearised
 from posterity.posteriors.mixture import Mixture
 from posterity.posteriors.stochastic import Stochastic
 from posterity.probability import likelihoods
+from posterity.probability.likelihoods import Likelihood
 from posterity.types import PosterityError
 
 __all__ = ["KINDS", "load", "save"]
@@ -47,13 +48,20 @@ def save(posterior: Posterior, path: str | Path) -> None:
     write_state(path, _packed(posterior), "posterior")
 
 
-def load(path: str | Path, module: nn.Module, device: torch.device | str = "cpu") -> Posterior:
+def load(
+    path: str | Path,
+    module: nn.Module,
+    device: torch.device | str = "cpu",
+    *,
+    likelihood: type[Likelihood] | None = None,
+) -> Posterior:
     """Read a posterior for this network.
 
     Args:
         path: What ``save`` wrote.
         module: A network of the same architecture; its weights and their precision do not matter and are not changed.
         device: Where the posterior goes.
+        likelihood: The class of a likelihood of your own, whose fields the file holds; posterity's it knows by name.
     """
     if not isinstance(module, nn.Module):
         raise PosterityError(f"a posterior is read for a network, got {module!r}")
@@ -61,7 +69,7 @@ def load(path: str | Path, module: nn.Module, device: torch.device | str = "cpu"
     network, precision = plain_copy(module).to(device), state.get("precision")  # files of before it was kept have none
     if precision and precision != precision_of(network):
         network = network.to(getattr(torch, precision))
-    return _unpacked(state, network)
+    return _unpacked(state, network, likelihood)
 
 
 def _packed(posterior: Posterior) -> dict[str, Any]:
@@ -82,13 +90,13 @@ def _packed(posterior: Posterior) -> dict[str, Any]:
     return state
 
 
-def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
+def _unpacked(state: dict[str, Any], module: nn.Module, own: type[Likelihood] | None) -> Posterior:
     if state["kind"] not in KINDS:
         raise PosterityError(f"unknown kind of posterior {state['kind']!r}; there are {', '.join(KINDS)}")
     check_same_network("the file", state["architecture"], _architecture(module))
     if "parts" in state:
-        state["state"] |= {"parts": [_unpacked(part, module) for part in state["parts"]]}
-    likelihood = likelihoods.by_name(**state["likelihood"])
+        state["state"] |= {"parts": [_unpacked(part, module, own) for part in state["parts"]]}
+    likelihood = _likelihood(own, **state["likelihood"])
     posterior = KINDS[state["kind"]].rebuild(module, likelihood, state["state"])
     load_buffers(posterior.module, state["buffers"])
     if state["inputs"]:
@@ -99,6 +107,17 @@ def _unpacked(state: dict[str, Any], module: nn.Module) -> Posterior:
     if isinstance(posterior, WeightPosterior):
         posterior.bank, posterior.banked_in = state["bank"], state.get("banked_in")
     return posterior
+
+
+def _likelihood(own: type[Likelihood] | None, name: str, **fields: Any) -> Likelihood:
+    """The likelihood that the file names: one of the user's own, or of the library."""
+    if own is not None and own.__name__ == name:
+        return own(**fields)
+    if own is not None:
+        raise PosterityError(f"the file has the likelihood {name}, got likelihood={own.__name__}")
+    if name not in likelihoods.KNOWN:
+        raise PosterityError(f"the file has a likelihood of your own, {name}: give its class, likelihood={name}")
+    return likelihoods.by_name(name, **fields)
 
 
 def _architecture(module: nn.Module) -> dict[str, list[int]]:

@@ -29,6 +29,7 @@ __all__ = ["KEEP", "Compute", "DrawsFunctions", "Passes", "Way", "Weights", "blo
 _CACHE_BLOCK = 250  # inputs whose activations stay in a CPU's cache (measured: 125 to 250)
 _PROBE = 1000  # inputs that ways are timed on
 _CLEARLY = 0.95  # a way that is faster than the plain loop by less than this may owe it to chance
+_HOPELESS, _SHORT = 3.0, 0.05  # a way this many times as slow, and not within so many seconds, is timed only once
 KEEP = 2**26  # numbers of its own draws that a posterior keeps stacked: 256 MB in float32
 
 T = TypeVar("T")
@@ -123,7 +124,7 @@ class Passes:
         # Recurrent layers have no batching rule; everything else is taken to have one until it is tried.
         self.vmappable = not any(isinstance(m, nn.RNNBase) for m in module.modules())
         self.budgets: dict[InputSpec, int] = {}  # inputs whose activations fit the memory, by their shape
-        self.ways: dict[int, Way] = {}
+        self.ways: dict[int, Way] = {}  # by the bits of the number of inputs
         self.kept: dict[int, list[Weights]] = {}
         self.replays: dict[int, Recorded] = {}  # of the chunks that are kept, which lie where they lie
 
@@ -175,17 +176,17 @@ class Passes:
         return outputs
 
     def way(self, posterior: DrawsFunctions, inputs: Inputs, count: int) -> Way:
-        """The way told, or the fastest of those worth trying, timed once for this many inputs."""
+        """The way told, or the fastest of those worth trying, timed once for about so many inputs."""
         if self.compute.batched is not None:
             return self._largest(self.compute.batched, inputs)
         if count < self.chunk or not self.vmappable:
             return self._largest(False, inputs)
-        examples = min(num_examples(inputs), _PROBE)
-        if examples not in self.ways:
+        size = min(num_examples(inputs), _PROBE).bit_length()
+        if size not in self.ways:
             chunk = next(iter(self.chunks(posterior, self.chunk, None)))
             self.vmappable = self._batches(chunk, inputs)
-            self.ways[examples] = self._fastest(chunk, inputs) if self.vmappable else self._largest(False, inputs)
-        fastest = self.ways[examples]  # sentences may be longer than those that it was timed on
+            self.ways[size] = self._fastest(chunk, inputs) if self.vmappable else self._largest(False, inputs)
+        fastest = self.ways[size]  # sentences may be longer than those that it was timed on
         return replace(fastest, block=min(fastest.block, self._largest(fastest.batched, inputs).block))
 
     def _batches(self, chunk: Weights, inputs: Inputs) -> bool:
@@ -200,7 +201,7 @@ class Passes:
         """Time one chunk each way on the first inputs; the best of a few tries counts."""
         few = map_inputs(inputs, lambda t: t[:_PROBE])
         ways = [self._largest(False, inputs), self._largest(True, inputs)]
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" and num_examples(few) > _CACHE_BLOCK:
             ways += [replace(way, block=min(way.block, _CACHE_BLOCK)) for way in ways]
 
         # On a CPU this thread's own time, which does not count what others do on a busy machine.
@@ -213,11 +214,12 @@ class Passes:
                 torch.cuda.synchronize(self.device)
             return clock() - start
 
-        ways = list(dict.fromkeys(ways))
-        rounds = [[seconds(way) for way in ways] for _ in range(3)]  # the first warms up
-        plain, *others = (min(times) for times in zip(*rounds, strict=True))
-        best = min(others, default=plain)
-        return ways[1 + others.index(best)] if best < _CLEARLY * plain else ways[0]
+        best = {way: seconds(way) for way in ways}  # this round warms up
+        for _ in range(2):
+            close = max(_SHORT, _HOPELESS * min(best.values()))
+            best |= {way: min(least, seconds(way)) for way, least in best.items() if least < close}
+        fastest = min(best, key=lambda way: best[way])
+        return fastest if best[fastest] < _CLEARLY * best[ways[0]] else ways[0]
 
     def _largest(self, batched_pass: bool, inputs: Inputs) -> Way:
         """As many inputs at a time as the memory budget allows."""
@@ -225,7 +227,8 @@ class Passes:
             return Way(batched_pass, self.compute.block)
         spec = InputSpec.of(inputs)
         if spec not in self.budgets:
-            memory = self.compute.memory or _free_memory(self.device)
+            cpu, given = self.device.type == "cpu", self.compute.memory
+            memory = given or (2**30 if cpu else torch.cuda.mem_get_info(self.device)[0] // 4)
             self.budgets[spec] = memory // activation_bytes(self.module, inputs)
         return Way(batched_pass, max(1, self.budgets[spec] // (self.chunk if batched_pass else 1)))
 
@@ -250,10 +253,6 @@ def _stacked_outputs(module: nn.Module, stacked: Weights, inputs: Inputs) -> Ten
 def _is_shared(stacked: Tensor) -> bool:
     """Whether it is one tensor, repeated without a copy."""
     return len(stacked) > 1 and stacked.stride(0) == 0
-
-
-def _free_memory(device: torch.device) -> int:
-    return 2**30 if device.type == "cpu" else torch.cuda.mem_get_info(device)[0] // 4
 
 
 def _join(parts: list[Tensor], dim: int) -> Tensor:

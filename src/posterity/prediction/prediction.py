@@ -68,23 +68,24 @@ class Prediction:
         """The columns as numpy arrays."""
         return {name: column.cpu().numpy() for name, column in self.columns().items()}
 
+    def _shown(self) -> dict[str, Tensor]:
+        """The columns that a glance is worth, of every input, without those that take a search."""
+        raise NotImplementedError
+
     def __len__(self) -> int:
-        return len(next(iter(self.columns().values())))
+        return len(next(iter(self._shown().values())))
 
     def __repr__(self) -> str:
-        shown = ", ".join(
-            f"{name} {c.double().mean():.3g}"
-            for name, c in self.columns().items()
-            if c.ndim == 1 and c.is_floating_point()
-        )
+        means = {name: c.double().mean() for name, c in self._shown().items() if c.is_floating_point()}
+        shown = ", ".join(f"{name} {mean:.3g}" for name, mean in means.items())
         return f"{type(self).__name__}({len(self)} inputs, {self.draws} draws; mean {shown})"
 
     def _repr_html_(self) -> str:
-        columns = {name: c for name, c in self.numpy().items() if c.ndim == 1}
+        columns = {name: c[:10].cpu().numpy() for name, c in self._shown().items() if c.ndim == 1}
         head = "".join(f"<th>{name}</th>" for name in columns)
         rows = "".join(
             "<tr>" + "".join(f"<td>{row:.4g}</td>" for row in values) + "</tr>"
-            for values in list(zip(*columns.values(), strict=True))[:10]
+            for values in zip(*columns.values(), strict=True)
         )
         return f"<table><caption>{type(self).__name__}, {self.draws} draws</caption><tr>{head}</tr>{rows}</table>"
 
@@ -151,16 +152,19 @@ class Classification(Prediction):
         labels = targets.long().reshape(*self.probs.shape[:-1], 1)  # yes or no may come as [B, 1] already
         return self.probs.gather(-1, labels).squeeze(-1).clamp_min(tiny).log()
 
-    def columns(self) -> dict[str, Tensor]:
-        """Label, confidence, the three uncertainties, and the probabilities."""
+    def _shown(self) -> dict[str, Tensor]:
+        """Label, confidence and the three uncertainties."""
         return {
             "label": self.label,
             "confidence": self.confidence,
             "entropy": self.entropy,
             "aleatoric": self.aleatoric,
             "epistemic": self.epistemic,
-            "probs": self.probs,
         }
+
+    def columns(self) -> dict[str, Tensor]:
+        """Label, confidence, the three uncertainties, and the probabilities."""
+        return {**self._shown(), "probs": self.probs}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -238,9 +242,20 @@ class Regression(Prediction):
         each = torch.stack([self.likelihood.log_prob(f, targets) for f in self.components])
         return torch.logsumexp(each, 0) - math.log(len(each))
 
-    def columns(self) -> dict[str, Tensor]:
-        """Mean, standard deviation, its two parts, and the 95% interval."""
-        low, high = self.interval(0.95)
-        columns: dict[str, Any] = {"mean": self.mean, "std": self.std, "low95": low, "high95": high}
+    def _shown(self) -> dict[str, Tensor]:
+        """Mean, standard deviation and its two parts."""
+        columns = {"mean": self.mean, "std": self.std}
         columns |= {"aleatoric_std": self.aleatoric.sqrt(), "epistemic_std": self.epistemic.sqrt()}
-        return {name: c.squeeze(-1) if c.ndim > 1 and c.shape[-1] == 1 else c for name, c in columns.items()}
+        return _by_input(columns)
+
+    def columns(self) -> dict[str, Tensor]:
+        """Mean, standard deviation, the 95% interval, and the two parts of the standard deviation."""
+        low, high = self.interval(0.95)
+        shown = self._shown()
+        ends = _by_input({"low95": low, "high95": high})
+        return {name: shown[name] for name in ("mean", "std")} | ends | shown
+
+
+def _by_input(columns: dict[str, Tensor]) -> dict[str, Tensor]:
+    """One number an input where there is one target."""
+    return {name: c.squeeze(-1) if c.ndim > 1 and c.shape[-1] == 1 else c for name, c in columns.items()}

@@ -63,7 +63,11 @@ def kl_divergence(q: Any, prior: Prior, generator: torch.Generator | None = None
     if pair in _MONTE_CARLO:
         return monte_carlo_kl(q, prior, generator, samples)
     known = ", ".join(f"{a.__name__}‖{b.__name__}" for a, b in [*_CLOSED_FORMS, *_MONTE_CARLO])
-    raise PosterityError(f"no KL is known for {pair[0].__name__}‖{pair[1].__name__}; known are {known}")
+    names = f"{pair[0].__name__}‖{pair[1].__name__}"
+    register = f"register_kl({pair[0].__name__}, {pair[1].__name__})(monte_carlo_kl)"
+    raise PosterityError(
+        f"no KL is known for {names}; known are {known}; your own gets one by {register} of posterity.probability.kl"
+    )
 
 
 def monte_carlo_kl(q: Any, prior: Prior, generator: torch.Generator | None = None, samples: int = 1) -> Tensor:

@@ -27,7 +27,7 @@ class Likelihood:
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log p(y | f) of each example, [batch]."""
-        raise NotImplementedError
+        raise PosterityError(f"{type(self).__name__} has no log_prob(outputs, targets), which training needs")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log p(y | f), the mean over examples: what training lowers; one fused call where torch has it."""
@@ -35,15 +35,15 @@ class Likelihood:
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Refuse targets that do not fit the outputs: called once, on the first batch."""
-        raise NotImplementedError
+        raise PosterityError(f"{type(self).__name__} has no check(outputs, targets), which a fit begins with")
 
     def sample(self, outputs: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Targets drawn from p(y | f)."""
-        raise NotImplementedError
+        raise PosterityError(f"{type(self).__name__} has no sample(outputs, generator), which the Fisher matrix needs")
 
     def hessian(self, outputs: Tensor) -> Tensor:
         """−∂² log p(y | f)/∂f², [batch, outputs, outputs]; its mean over y ~ p(y | f) where it depends on y."""
-        raise NotImplementedError
+        raise PosterityError(f"{type(self).__name__} has no hessian(outputs), which the Gauss-Newton matrix needs")
 
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities; only where ``classifies``."""
@@ -63,7 +63,7 @@ class Likelihood:
 
     def cdf(self, outputs: Tensor, values: Tensor) -> Tensor:
         """P(y ≤ value | f)."""
-        raise PosterityError(f"{type(self).__name__} has no distribution function")
+        raise PosterityError(f"{type(self).__name__} has no cdf(outputs, values), which quantiles and intervals need")
 
     def trainable(self) -> nn.Module | None:
         """A module with the likelihood's own parameters and ``log_prob``, where it learns any."""

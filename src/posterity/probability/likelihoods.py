@@ -16,6 +16,7 @@ from posterity.probability.likelihood import Likelihood, aligned, check_real, ch
 from posterity.types import PosterityError, check_positive, check_positive_if_given
 
 __all__ = [
+    "KNOWN",
     "Bernoulli",
     "Categorical",
     "Gaussian",
@@ -244,13 +245,12 @@ def pooled(members: Sequence[Likelihood]) -> Likelihood:
     return Gaussian(math.sqrt(sum(std**2 for std in stds) / len(stds))) if stds else members[0]
 
 
-_LIKELIHOODS = {
-    cls.__name__: cls for cls in (Categorical, MultiHead, Bernoulli, Gaussian, HeteroscedasticGaussian, Poisson)
-}
+KNOWN = {cls.__name__: cls for cls in (Categorical, MultiHead, Bernoulli, Gaussian, HeteroscedasticGaussian, Poisson)}
+"""The likelihoods that a file can name."""
 
 
 def by_name(name: str, **fields: Any) -> Likelihood:
     """The likelihood that a file names."""
-    if name not in _LIKELIHOODS:
-        raise PosterityError(f"unknown likelihood {name!r}; there are {', '.join(_LIKELIHOODS)}")
-    return _LIKELIHOODS[name](**fields)
+    if name not in KNOWN:
+        raise PosterityError(f"unknown likelihood {name!r}; there are {', '.join(KNOWN)}")
+    return KNOWN[name](**fields)
