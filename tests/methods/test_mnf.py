@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.contract.cases import data, network
+from torch import nn
 
 import posterity as pst
 
@@ -55,3 +56,22 @@ def test_it_trains_under_autocast_and_its_bound_is_the_one_without():
     q = pst.fit(network(torch.float32), pst.MNF(hidden=8), data(torch.float32), epochs=20, training=training)
     inputs, targets = data(torch.float32)
     assert q.predict(inputs).log_prob(targets).mean() > -0.7
+
+
+def test_a_learned_prior_scale_is_that_of_the_weights_with_their_scales():
+    """s² = E w², with w = z v: where the scales are about 2, not about 1, s is twice as large."""
+    layer = nn.Linear(3, 4, bias=False).double()
+    learned = pst.MNF(prior=pst.priors.EmpiricalNormal()).prepare(layer)
+    with torch.no_grad():
+        for name, p in learned.named_parameters():
+            if name.endswith("scales.0.mean"):
+                p.add_(1.0)
+    mean, std = pst.plain_moments(learned)
+    scale = (mean["weight"].square() + std["weight"].square()).mean().sqrt().item()
+    given = pst.MNF(prior=pst.priors.Normal(scale)).prepare(layer)
+    given.load_state_dict(learned.state_dict())
+    bounds = []
+    for net in (learned, given):
+        torch.manual_seed(0)
+        bounds.append(pst.kl(net))
+    torch.testing.assert_close(*bounds)

@@ -40,6 +40,16 @@ METHODS = [
     pst.SGLD(burn_in=4, thin=1),
     pst.SGHMC(burn_in=4, thin=1),
     pst.SWAG(rank=2, start=2, every=1),
+    pst.MeanField(prior=pst.priors.Normal(0.05)),
+    pst.MeanField(prior=pst.priors.Laplace(0.05)),
+    pst.MeanField(prior=pst.priors.EmpiricalNormal("unit")),
+    pst.MeanField(prior=pst.priors.Normal(0.05), family="low-rank"),
+    pst.MeanField(prior=pst.priors.Normal(0.05), family="radial"),
+    pst.HWA(of=pst.MeanField(prior=pst.priors.Normal(0.05)), start=2, every=2),
+    pst.SparseVD(init_std=0.3, clip_start=0.3),
+    pst.ARD(init_std=0.3),
+    pst.GroupSparse(prior=pst.priors.Normal(0.05)),
+    pst.MNF(prior=pst.priors.Normal(0.05)),
 ]
 
 
@@ -47,7 +57,7 @@ class Network:
     """A callback that keeps the network that is trained."""
 
     def on_epoch(self, run, figures):
-        self.module = run.module
+        self.module = next(part for part in run.module.modules() if isinstance(part, Words))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=repr)
@@ -77,6 +87,27 @@ class Tied(nn.Module):
         return self.out(self.words(x).mean(1))
 
 
-def test_a_row_that_another_layer_trains_is_trained():
-    q = pst.fit(Tied(), pst.MAP(), (TOKENS, TOKENS[:, 0]), epochs=3, training=pst.Training(lr=0.1, progress=False))
+@pytest.mark.parametrize("method", [pst.MAP(), pst.MeanField()], ids=repr)
+def test_a_row_that_another_layer_trains_is_trained(method):
+    q = pst.fit(Tied(), method, (TOKENS, TOKENS[:, 0]), epochs=3, training=pst.Training(lr=0.1, progress=False))
     assert q.mean()["words.weight"][0].abs().min() > 1e-3
+    assert (q.variance()["words.weight"] > 0).all() or q.distinct == 1
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_a_learned_scale_is_that_of_the_trained_rows(zero):
+    """s² is the mean of mean² + std² over the rows that are random, whatever stands in the padding row."""
+    words = nn.Embedding(3, 2, padding_idx=0).double()
+    with torch.no_grad():
+        words.weight[0] = 0.0 if zero else 7.0
+    net = pst.variational(words, prior=pst.priors.EmpiricalNormal(), init_std=0.3)
+    optimizer = torch.optim.Adam(net.parameters(), 0.05)
+    for _ in range(400):  # the rows are held where they are, and the padding row has only its prior
+        optimizer.zero_grad()
+        pst.kl(net).backward()
+        for p in net.parameters():
+            p.grad[2:] = 0
+        optimizer.step()
+    rows = words.weight[1:].square() + 0.3**2
+    expected = (0.5 * (rows.mean() / 0.3**2).log()).double() * 4
+    torch.testing.assert_close(pst.kl(net), expected, rtol=1e-3, atol=0)

@@ -54,12 +54,17 @@ class Functional(Strategy):
         inputs = torch.cat([x for x, _ in past.memory]).to(past.posterior.device)
         logits = torch.cat([past.posterior.module(part).detach() for part in inputs.split(1000)])
         other = _other_heads(past, likelihood, logits)
-        probs = logits.masked_fill(other, -math.inf).softmax(-1)
+        probs = (logits / likelihood.temperature).masked_fill(other, -math.inf).softmax(-1)
         weights = torch.cat(
             [torch.full((len(y),), n / len(y)) for (_, y), n in zip(past.memory, past.sizes, strict=True)]
         )
         return _Held(
-            prior=self.method.prior, inputs=inputs, probs=probs, other=other, weights=self.strength * weights.to(probs)
+            prior=self.method.prior,
+            inputs=inputs,
+            probs=probs,
+            other=other,
+            weights=self.strength * weights.to(probs),
+            divisor=logits.new_tensor(likelihood.temperature),
         )
 
 
@@ -84,10 +89,12 @@ class _Held(MAP):
     probs: Tensor
     other: Tensor
     weights: Tensor
+    divisor: Tensor
 
     def penalty(self, module: nn.Module, temperature: float) -> Tensor | float:
         """Σ weight · KL(p̂ ‖ p_w), up to the entropy of p̂, and the base prior."""
-        log_probs = module(self.inputs).masked_fill(self.other, -math.inf).log_softmax(-1)
+        logits = module(self.inputs) / self.divisor  # by the likelihood's temperature
+        log_probs = logits.masked_fill(self.other, -math.inf).log_softmax(-1)
         kept = -(self.probs * log_probs.masked_fill(self.other, 0.0)).sum(-1)
         return super().penalty(module, temperature) + (self.weights * per_example(kept)).sum()
 

@@ -82,9 +82,17 @@ class Block(nn.Module):
         self.prior = _mapped(self.prior, fn)
         return self
 
+    def _held(self) -> Tensor:
+        """The mean as the KL sees it: a fixed entry, which no prior may move, counts as zero."""
+        return self.mean if self.fixed is None else self.mean.masked_fill(self.fixed, 0.0)
+
     def _prior(self) -> Prior:
         """The prior, with scales of its own choice where it is an empirical one."""
-        return self.prior.fitted(lambda: (self.mean, self.std()), self.slots.layout)
+        return self.prior.fitted(self._moments, self.slots.layout)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and std as the KL sees them; fixed entries have a std there, too, which comes to be the prior's."""
+        return self.center(), self.std()
 
 
 class Diagonal(Block):
@@ -115,16 +123,19 @@ class Diagonal(Block):
         spent = ready and getattr(ready[1].grad_fn, "spent", False)  # by the likelihood's own backward
         if ready and not spent and ready[1].requires_grad == torch.is_grad_enabled() and ready[0] == self._stamp():
             return ready[1]
-        return diagonal_kl(self.mean, self.log_std, self._prior())
+        return diagonal_kl(self._held(), self.log_std, self._prior())
 
     def kl_each(self) -> Tensor:
         """KL(q‖p) of every parameter by itself, [parameters]."""
         prior, sizes = self._prior(), self.slots.layout.sizes
         each, start = [], 0
-        for mean, log_std in zip(self.mean.split(sizes), self.log_std.split(sizes), strict=True):
+        for mean, log_std in zip(self._held().split(sizes), self.log_std.split(sizes), strict=True):
             part = slice(start, start := start + len(mean))
             each.append(diagonal_kl(mean, log_std, _mapped(prior, operator.itemgetter(part))))
         return torch.stack(each)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        return self._held(), self.log_std.exp()
 
     def _fused_prior(self) -> Normal | None:
         """The prior, where the KL is to be made together with a pass."""
@@ -152,7 +163,7 @@ class Sampled(Diagonal):
         prior = self._fused_prior()
         if prior is None:
             return super().draw()
-        weights, divergence = draw_with_kl(self.mean, self.log_std, prior)
+        weights, divergence = draw_with_kl(self._held(), self.log_std, prior)
         self._keep(divergence)
         return weights
 
@@ -167,7 +178,7 @@ class Local(Diagonal):
         prior = self._fused_prior()
         if prior is None:
             return {"_mean": self.mean, "_variance": (2 * self.log_std).exp()}
-        mean, variance, divergence = moments_with_kl(self.mean, self.log_std, prior)
+        mean, variance, divergence = moments_with_kl(self._held(), self.log_std, prior)
         self._keep(divergence)
         return {"_mean": mean, "_variance": variance}
 
@@ -219,16 +230,15 @@ class LowRank(Block):
         self.directions = nn.Parameter(0.1 * std * mean.new_empty(rank, len(mean)).normal_())
 
     def family(self) -> LowRankNormal:
-        """The distribution as it is now."""
-        return LowRankNormal(self.mean, self.log_std.exp(), self.directions)
+        """The distribution as the KL sees it."""
+        return LowRankNormal(self._held(), self.log_std.exp(), self.directions)
 
     def trained(self) -> LowRankNormal:
         """The distribution without noise in fixed entries."""
         if self.fixed is None:
             return self.family()
-        return LowRankNormal(
-            self.mean, self.log_std.exp().masked_fill(self.fixed, 0.0), self.directions.masked_fill(self.fixed, 0.0)
-        )
+        free = (~self.fixed).to(self.mean)
+        return LowRankNormal(self.mean, self.log_std.exp() * free, self.directions * free)
 
     def draw(self) -> Tensor:
         """mean + std ⊙ z₁ + Fᵀ z₂."""
@@ -243,6 +253,9 @@ class LowRank(Block):
         """KL(q‖p), summed."""
         return kl_divergence(self.family(), self._prior())
 
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        return self._held(), self.family().variance().sqrt()
+
 
 class Radial(Diagonal):
     """Noise whose length does not grow with the number of weights."""
@@ -250,12 +263,17 @@ class Radial(Diagonal):
     def draw(self) -> Tensor:
         """mean + std ⊙ r ε/‖ε‖, one r for each parameter."""
         parts = [_radial(self.mean.new_empty(size).normal_()) for size in self.slots.layout.sizes]
-        return self.mean + self.log_std.exp() * torch.cat(parts)
+        return self._held() + self.log_std.exp() * torch.cat(parts)
 
     def std(self) -> Tensor:
         """exp(log_std)/√d: each coordinate of r ε/‖ε‖ has variance 1/d."""
-        scale = torch.cat([torch.full((n,), n**-0.5) for n in self.slots.layout.sizes])
-        return super().std() * scale.to(self.mean)
+        return super().std() * self._shares()
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        return self._held(), self.log_std.exp() * self._shares()
+
+    def _shares(self) -> Tensor:
+        return torch.cat([self.mean.new_full((n,), n**-0.5) for n in self.slots.layout.sizes])
 
     def kl(self) -> Tensor:
         """−entropy − E log p, the second by one draw."""

@@ -149,6 +149,9 @@ class FlowBlock(Diagonal):
         ]
         return diagonal_kl(center, self.log_std, self._prior()) + log_q - torch.stack(log_r).sum()
 
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        return self.center(), self.std()  # those of w, whose scales are not given
+
     def _draw_scales(self) -> tuple[Tensor, Tensor]:
         """All scales in one vector, and log q of them all."""
         drawn = [s.draw(torch.randn_like(s.mean)[None]) for s in self.scales]  # type: ignore[operator,arg-type]

@@ -69,8 +69,9 @@ class Sparse(Diagonal):
         return log_ratio(self.mean, self.log_std)
 
     def survivors(self) -> Tensor:
-        """Which weights take part in a prediction."""
-        return self.kept & (self.log_alpha() < self.threshold)
+        """Which weights take part in a prediction; a fixed one always does."""
+        alive = self.kept & (self.log_alpha() < self.threshold)
+        return alive if self.fixed is None else alive | self.fixed
 
     def advance(self, phase: Phase) -> None:
         """Begin a phase; frozen weights are those that survive at this moment."""
@@ -97,10 +98,6 @@ class Sparse(Diagonal):
     def std(self) -> Tensor:
         """Stds of the survivors."""
         return super().std() * self.survivors()
-
-    def _prior(self) -> Prior:
-        """Of all weights, gone or not."""
-        return self.prior.fitted(lambda: (self.mean, self.log_std.exp()), self.slots.layout)
 
     def get_extra_state(self) -> Any:
         """The phase, which a checkpoint must know."""
