@@ -115,3 +115,15 @@ def test_an_operation_that_onnxruntime_lacks_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(pst.PosterityError, match="onnxruntime cannot run the network, which may go in single"):
         pst.export(posterior, tmp_path / "double.onnx", "moments")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("draws", [3, "moments"])
+def test_one_head_of_several_and_the_prediction_after_the_export(draws, tmp_path):
+    """What the exporter's trace makes of the heads has no numbers, and must not be what a prediction finds later."""
+    torch.manual_seed(0)
+    likelihood = pst.likelihoods.MultiHead(heads=((0, 3), (1, 2)), head=1)
+    posterior = gaussian(nn.Linear(4, 4), likelihood, (4,))
+    pst.export(posterior, tmp_path / "head.onnx", draws)
+    x = torch.randn(5, 4)
+    check(tmp_path / "head.onnx", posterior, draws, x)
+    assert posterior.predict(x, draws).probs[:, [0, 3]].tolist() == [[0, 0]] * 5

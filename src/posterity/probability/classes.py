@@ -157,10 +157,17 @@ class MultiHead(Categorical):
         return logits.masked_fill(_other_heads(self.heads, outputs.shape[-1], outputs.device)[first], -math.inf)
 
 
-@lru_cache(maxsize=32)
 def _other_heads(heads: tuple[tuple[int, ...], ...], classes: int, device: torch.device) -> Tensor:
     """[classes, classes]: whether the second class is in another head than the first."""
-    of = torch.full((classes,), -1)
-    for number, head in enumerate(heads):
-        of[list(head)] = number
-    return (of[:, None] != of).to(device)
+    if torch.compiler.is_compiling():  # a tensor of an exporter's trace holds no numbers, and must not be kept
+        return _compared(heads, classes, device)
+    return _kept(heads, classes, device)
+
+
+def _compared(heads: tuple[tuple[int, ...], ...], classes: int, device: torch.device) -> Tensor:
+    of = {c: number for number, head in enumerate(heads) for c in head}
+    number = torch.tensor([of.get(c, -1) for c in range(classes)], device=device)
+    return number[:, None] != number
+
+
+_kept = lru_cache(maxsize=32)(_compared)
