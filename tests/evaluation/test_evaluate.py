@@ -87,6 +87,16 @@ def test_details_for_the_plots(classifier, labelled, result):
     assert min(entropies[:6]) >= max(entropies[6:])
 
 
+def test_the_parts_of_the_brier_score_and_the_shares_of_entropies(classifier, labelled, result):
+    x, y = labelled
+    prediction = classifier.predict(x)
+    calibrated, refined = scores.brier_split(prediction, y)
+    assert result["brier_calibration"] == pytest.approx(calibrated.item(), rel=1e-6)
+    assert result["brier_refinement"] == pytest.approx(refined.item(), rel=1e-6)
+    counts = torch.histc(prediction.entropy.double(), 40, 0, math.log(3))
+    assert result.details["entropy"]["test"] == pytest.approx((counts / 600).tolist())
+
+
 def test_shift_starts_at_the_clean_figures_and_averages_the_rest(result):
     shift = result.details["shift"]
     assert set(shift) == set(data.CORRUPTIONS)
