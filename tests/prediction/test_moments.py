@@ -110,7 +110,9 @@ def test_with_independent_activations_moments_are_those_of_draws(case):
     assert ((draws.var(0) - found.variance).abs() <= 5 * spread + 1e-12).all()
 
 
-@pytest.mark.parametrize("activation", [nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.Softplus(), nn.ELU()])
+@pytest.mark.parametrize(
+    "activation", [nn.ReLU(), nn.LeakyReLU(0.2), nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.Softplus(), nn.ELU()]
+)
 @pytest.mark.parametrize("std", [0.3, 1.0, 3.0])
 def test_activations_of_wide_inputs_have_their_moments(activation, std):
     net = nn.Sequential(nn.Linear(1, 1, bias=False), activation).double()
