@@ -201,6 +201,9 @@ def test_regression_figures():
     assert sum(found.details["pit"]) == pytest.approx(1)
     band = found.details["band"]
     assert band["input"] == sorted(band["input"]) and len(band["mean"]) == 200
+    first = x.argmin()
+    for name, value in (("mean", p.mean), ("aleatoric", p.aleatoric.sqrt()), ("epistemic", p.epistemic.sqrt())):
+        assert band[name][0] == pytest.approx(value[first].item(), rel=1e-5)
     assert found.details["draws"]["draws"] == [1, 2]
     with pytest.raises(PosterityError, match="need class probabilities"):
         evaluate(q, (x, y), ood={"far": x})
