@@ -31,6 +31,20 @@ def test_what_is_held_of_words_is_the_sum_over_them():
     assert float(held.penalty(layer, 1.0) - prior) == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_what_is_held_of_a_task_is_its_own_head():
+    x, y, layer = torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 3]), nn.Linear(3, 4).requires_grad_(False)
+    likelihood = pst.likelihoods.MultiHead(heads=((0, 1), (2, 3)))
+    q = Empirical(layer, likelihood, [dict(layer.named_parameters())])
+    memory = [(x[:2], y[:2]), (x[2:], y[2:])]
+    held = Functional().method_for(
+        Past(pst.priors.Normal(), q, memory=memory, sizes=[20, 60], heads=list(likelihood.heads)), likelihood
+    )
+    first, second = layer(x[:2])[:, :2].softmax(-1), layer(x[2:])[:, 2:].softmax(-1)
+    expected = 10 * torch.special.entr(first).sum() + 20 * torch.special.entr(second).sum()
+    prior = pst.MAP().penalty(layer, 1.0)
+    assert float(held.penalty(layer, 1.0) - prior) == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_a_head_is_a_softmax_over_its_own_logits():
     outputs, targets = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 1, 2])
     several = pst.likelihoods.MultiHead(heads=((0, 1), (2, 3)))

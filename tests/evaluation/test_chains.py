@@ -79,6 +79,14 @@ def test_quantiles_and_the_worst_trace():
     assert len(found["symptoms"]) == 2
 
 
+def test_quantiles_of_effective_samples_end_with_the_fewest():
+    chains, few = Mixture([walk(1.0), walk(1.0, seed=1)]), (X[:20], DATA[1][:20])
+    each = effective_sample_size(traces(chains, few)).flatten().sort().values  # 40 of them
+    middle, fewer, fewest = chain_details(chains, few)["ess"]
+    assert (fewer, fewest) == (pytest.approx(float(each[2])), pytest.approx(float(each[0])))
+    assert float(each[19]) <= middle <= float(each[20])
+
+
 def test_agreeing_chains_have_no_symptoms():
     found = chain_details(Mixture([walk(1.0, 400), walk(1.0, 400, seed=1)]), DATA)
     assert found["rhat"][-1] < 1.03  # 4 halves of 200: R̂ is about 1 + 1/200

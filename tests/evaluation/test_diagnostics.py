@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import posterity as pst
-from posterity.evaluation.diagnostics import diagnose, diversity, effective_sample_size, split_rhat
+from posterity.evaluation.diagnostics import agreement, diagnose, diversity, effective_sample_size, split_rhat
 from posterity.posteriors import Empirical, Mixture
 from posterity.types import PosterityError
 
@@ -77,6 +77,21 @@ def test_effective_sample_size_by_the_book():
 def test_effective_sample_size_of_disagreeing_chains_is_small():
     chains = autoregressive(4, 500, 0.0) + 5 * torch.arange(4.0)[:, None, None]
     assert float(effective_sample_size(chains).max()) < 20
+
+
+def test_effective_sample_size_of_chains_that_never_move():
+    stuck = torch.zeros(2, 10, 2, dtype=torch.float64)
+    stuck[1, :, 1] = 1.0
+    together, apart = effective_sample_size(stuck).tolist()
+    assert together == 20 and apart < 3
+
+
+def test_the_worst_trace_comes_first_and_the_middle_one_beside_it():
+    predicted = autoregressive(1, 100, 0.7)[..., None]
+    rhat, ess, found = split_rhat(predicted), effective_sample_size(predicted), agreement(predicted, classifies=True)
+    assert found.rhat == (float(rhat.max()), float(rhat.median()))
+    assert found.ess == (float(ess.min()), float(ess.median()))
+    assert found.disagreement == found.label_disagreement == 0  # of one chain with itself
 
 
 def chain(offset, samples=200, spread=0.3, seed=0):

@@ -120,6 +120,16 @@ def test_shift_of_a_table_does_not_depend_on_its_units():
     assert 1 - found["shift_accuracy"] == pytest.approx(float(wrong), abs=4 * math.sqrt(0.25 / 1500))
 
 
+def test_the_parts_of_the_brier_score_and_the_shares_of_entropies(classifier, labelled, result):
+    x, y = labelled
+    prediction = classifier.predict(x)
+    calibrated, refined = scores.brier_split(prediction, y)
+    assert result["brier_calibration"] == pytest.approx(calibrated.item(), rel=1e-6)
+    assert result["brier_refinement"] == pytest.approx(refined.item(), rel=1e-6)
+    counts = torch.histc(prediction.entropy.double(), 40, 0, math.log(3))
+    assert result.details["entropy"]["test"] == pytest.approx((counts / 600).tolist())
+
+
 def test_shift_starts_at_the_clean_figures_and_averages_the_rest(result):
     shift = result.details["shift"]
     assert set(shift) == set(data.CORRUPTIONS)
@@ -224,6 +234,9 @@ def test_regression_figures():
     assert sum(found.details["pit"]) == pytest.approx(1)
     band = found.details["band"]
     assert band["input"] == sorted(band["input"]) and len(band["mean"]) == 200
+    first = x.argmin()
+    for name, value in (("mean", p.mean), ("aleatoric", p.aleatoric.sqrt()), ("epistemic", p.epistemic.sqrt())):
+        assert band[name][0] == pytest.approx(value[first].item(), rel=1e-5)
     assert found.details["draws"]["draws"] == [1, 2]
     with pytest.raises(PosterityError, match="need class probabilities"):
         evaluate(q, (x, y), ood={"far": x})

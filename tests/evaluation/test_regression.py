@@ -158,6 +158,18 @@ def test_bad_input():
         crps_samples(torch.zeros(5, 2), torch.zeros(3))
 
 
+def test_the_score_of_large_counts_is_the_sum_over_all_of_them():
+    rates = (2000.0, 2600.0)
+    f = torch.tensor(rates, dtype=torch.float64).log()[:, None].expand(-1, 2)
+    y = torch.tensor([400, 2300])
+    mean = f.exp()
+    prediction = Regression(2, None, 0.0, mean.mean(0), mean.mean(0), mean.var(0, correction=0), f, Poisson())
+    grid = torch.arange(6000)
+    exact = torch.tensor(sum(stats.poisson.cdf(grid, rate) for rate in rates) / 2)
+    score = (exact - (grid >= y[:, None]).double()).square().sum(1)
+    torch.testing.assert_close(regression.crps_each(prediction, y), score, rtol=5e-3, atol=0)
+
+
 @pytest.mark.parametrize("rates", [[0.001], [0.1], [1.0], [0.5, 4.0], [30.0, 40.0]])
 def test_counts_have_steps(rates):
     f = torch.tensor(rates, dtype=torch.float64).log()[:, None].expand(-1, 60)

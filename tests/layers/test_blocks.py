@@ -207,6 +207,17 @@ def test_radial_noise_has_the_stated_std_and_entropy():
     assert radial_entropy(3) == pytest.approx(sampled.mean().item(), abs=5 * sampled.std().item() / 200_000**0.5)
 
 
+def test_radial_divergence_is_minus_the_entropy_and_the_expected_log_density():
+    torch.manual_seed(0)
+    block = variational(linear(), family="radial", init_std=0.2, prior=priors.Normal(0.7)).blocks[0]
+    with torch.no_grad():
+        entropy = block.log_std.sum() + sum(radial_entropy(n) for n in block.slots.layout.sizes)
+        power = (block.center().square() + block.std().square()) / 0.49
+        expected = -entropy + (0.5 * power + math.log(0.7) + 0.5 * math.log(2 * math.pi)).sum()
+        each = torch.stack([block.kl() for _ in range(2000)])
+    assert abs(each.mean() - expected) < 5 * each.std() / len(each) ** 0.5
+
+
 def test_kl_each_adds_up():
     net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).to(DOUBLE)
     block = moved(variational(net, init_std=0.1, prior=priors.Normal({"0.weight": 0.3, "1.weight": 0.7}))).blocks[0]

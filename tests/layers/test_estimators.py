@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from posterity.layers.estimators import (
     Geometry,
     deviation,
+    drawn,
     flipout_convolution,
     flipout_linear,
     local_convolution,
@@ -93,6 +94,26 @@ def test_noise_of_two_examples_is_uncorrelated_by_flipout_and_local_and_correlat
     assert correlation([F.linear(x, mean + s) for s in steps]) > 0.999
     assert abs(correlation([flipout_linear(x, mean, s) for s in steps])) < 5 / count**0.5
     assert abs(correlation([local_linear(x, mean, variance) for _ in steps])) < 5 / count**0.5
+
+
+def test_flipout_gives_the_inputs_signs_of_their_own_under_one_deviation():
+    """Over signs alone an output varies by Σ (x·deviation)², each input (a convolution's channel) by itself."""
+    torch.manual_seed(2)
+    x, mean, fixed, bias = tensor(1, 6, seed=1), tensor(4, 6, seed=2), tensor(4, 6, seed=3), tensor(4, seed=4)
+    flipped = flipout_linear(x.expand(20_000, 6), mean, fixed, None, bias)
+    close_moments(flipped, F.linear(x, mean)[0], F.linear(x.square(), fixed.square(), bias.square())[0])
+    geometry = Geometry((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    image, kernel, fixed = tensor(1, 6, 3, 3, seed=1), tensor(4, 6, 2, 2, seed=2), tensor(4, 6, 2, 2, seed=3)
+    parts = [F.conv2d(image[:, c : c + 1], fixed[:, c : c + 1])[0] for c in range(6)]
+    spread = torch.stack(parts).square().sum(0) + bias.square()[:, None, None]
+    flipped = flipout_convolution(image.expand(20_000, 6, 3, 3), kernel, fixed, None, bias, geometry)
+    close_moments(flipped, F.conv2d(image, kernel)[0], spread)
+
+
+def test_drawn_weights_have_the_means_and_variances_that_are_given():
+    torch.manual_seed(4)
+    mean, variance = tensor(6, seed=2), tensor(6, seed=3, positive=True)
+    close_moments(drawn(mean.expand(20_000, 6), variance.expand(20_000, 6)), mean, variance)
 
 
 def test_without_deviation_flipout_has_no_noise():

@@ -36,6 +36,17 @@ def test_log_determinant_is_that_of_the_jacobian():
     assert not torch.allclose(moved, z)
 
 
+def test_steps_take_turns_in_the_half_that_moves():
+    """z ⊙ s + (1 − s) ⊙ t for one half, with s and t of the half that stays."""
+    torch.manual_seed(0)
+    flow, z = Flow(5, 7, 2).to(DOUBLE), torch.randn(4, 5, dtype=DOUBLE)
+    for step, stays in zip(flow.steps, ([1, 3], [0, 2, 4]), strict=True):
+        h = torch.tanh(z[:, stays] @ step.hidden.weight[:, stays].T + step.hidden.bias)
+        s, t = step.gate(h).sigmoid(), step.shift(h)
+        expected = (z * s + (1 - s) * t).index_copy(1, torch.tensor(stays), z[:, stays])
+        torch.testing.assert_close(step(z)[0], expected)
+
+
 def test_log_q_is_the_density_of_the_draws():
     """Without steps z is Gaussian, and its density is known; with steps the density must integrate to one."""
     torch.manual_seed(0)
@@ -147,3 +158,22 @@ def test_a_layer_with_one_input_has_one_scale_for_all_its_weights():
     of_scales = torch.distributions.kl_divergence(torch.distributions.Normal(mean, std), standard).sum()
     assert len(mean) == 1
     torch.testing.assert_close(bound, of_weights + of_scales, atol=0.06, rtol=0)  # five standard errors
+
+
+def test_the_bound_sums_over_scales_and_over_layers():
+    """As above with two layers, of four scales and of three."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 2, bias=False)).to(DOUBLE)
+    for layer in net:
+        nn.init.zeros_(layer.weight)
+    block = converted(net, steps=0).blocks[0]
+    standard = torch.distributions.Normal(0.0, 1.0)
+    expected = 18 * torch.distributions.kl_divergence(torch.distributions.Normal(0.0, 0.1), standard)
+    with torch.no_grad():
+        for scales in block.scales:
+            for parameter in (scales.look, scales.aim, scales.spread):
+                parameter.zero_()
+            q = torch.distributions.Normal(scales.mean, scales.log_std.exp())
+            expected = expected + torch.distributions.kl_divergence(q, standard).sum()
+        bounds = torch.stack([block.kl() for _ in range(500)])
+    assert abs(bounds.mean() - expected) < 5 * bounds.std() / len(bounds) ** 0.5

@@ -222,5 +222,7 @@ def test_a_unit_whose_scale_is_noise_goes_as_a_whole():
     assert not second[:, 2].any() and second[:, :2].all()
     plain = net.plain()
     assert (plain[0].weight[:, 1] == 0).all()
+    drawn = net.draw()["0.weight"]
+    assert (drawn[:, 1] == 0).all() and (drawn[:, [0, 2, 3]] != 0).all()
     (net(torch.randn(5, 4)).square().mean() + net.kl()).backward()
     assert block.scale.grad.abs().min() > 0 and block.log_scale_std.grad.isfinite().all()

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 from torch import nn
 
 import posterity as pst
+from posterity.methods.cyclical import Cycles
 from posterity.types import Plan, PosterityError
 
 X = torch.randn(60, 3, generator=torch.Generator().manual_seed(5))
@@ -28,6 +30,13 @@ def test_every_cycle_begins_at_the_full_rate_and_ends_near_zero(steps, cycles):
         expected = [0.5 * (math.cos(math.pi * i / length) + 1) for i in range(length)]
         assert rates[begin:end] == pytest.approx(expected)
         assert rates[end - 1] < 0.04
+
+
+@pytest.mark.parametrize("cycles", [Cycles(10, 33, 4), Cycles(0, 99, 7)])
+def test_the_shortest_cycle_is_that_after_the_long_one(cycles):
+    begins = [cycles.begin(i) for i in range(cycles.cycles + 1)]
+    assert begins[0] == cycles.first and begins[-1] == cycles.steps
+    assert cycles.shortest == min(end - begin for begin, end in itertools.pairwise(begins))
 
 
 def test_noise_is_on_in_the_last_part_of_each_cycle_only():

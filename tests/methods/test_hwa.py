@@ -115,6 +115,15 @@ def test_the_learning_rate_is_truly_cyclical():
         assert factors[cycle] == pytest.approx(0.4)
         assert factors[cycle + 9] == pytest.approx(0.1)
     assert all(a > b for a, b in itertools.pairwise(factors[50:60]))
+    rate = HWA(start=0.53, every=10, lr=0.04, end_lr=0.01).schedule(plan).lr
+    assert rate(53) == pytest.approx(0.4) and rate(62) == pytest.approx(0.1) and rate(63) == pytest.approx(0.4)
+
+
+def test_what_is_carried_on_reaches_the_wrapped_method():
+    prior, std = pst.priors.Normal(0.3), {"weight": torch.ones(2, 3)}
+    carried = HWA(of=MeanField()).carrying(prior, std)
+    assert carried.prior is carried.of.prior is prior
+    assert carried.of.init_std.std is std
 
 
 def test_its_learning_rates_are_rates_whatever_the_wrapped_methods_own():

@@ -151,6 +151,35 @@ def test_the_prior_precision_maximises_the_evidence():
     assert 0.9 < delta / best < 1.12  # grid steps are 26 %, and the maximum is flat
 
 
+def test_the_evidence_about_a_prior_mean_is_that_of_the_targets_without_it():
+    """y = X w with w ~ N(0.4, 1/δ) is y − 0.4 Σx = X v with v ~ N(0, 1/δ)."""
+    (inputs, targets), delta = problem(), 2.0
+    mean, covariance, evidence = exact(inputs, targets - 0.4 * (inputs.sum(1, keepdim=True) + 1), delta)
+    layer = nn.Linear(3, 1).double()
+    nn.utils.vector_to_parameters(mean + 0.4, layer.parameters())
+    method = Laplace(prior=pst.priors.Normal(delta**-0.5, 0.4), structure="full", tune_prior=False)
+    posterior = method.post_hoc(layer, (inputs, targets), pst.likelihoods.Gaussian(NOISE))
+    assert math.isclose(posterior.log_evidence, evidence, rel_tol=1e-10)
+    torch.testing.assert_close(posterior.parts[0].q.variance(), covariance.diagonal())
+
+
+def test_beside_kronecker_factors_a_layer_norm_has_its_diagonal():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.LayerNorm(4), nn.Linear(4, 2)).double()
+    inputs, likelihood, delta = problem()[0], pst.likelihoods.Categorical(), 0.7
+    batch = Batch(inputs, torch.arange(30) % 2)
+    curvature = ggn.kronecker(net, likelihood, batch)
+    found = STRUCTURES["kronecker"](net)
+    found.add(net, likelihood, batch, ggn.gauss_newton)
+    matrices = [30 * torch.kron(block.output, block.input) for block in curvature.blocks]
+    matrices += [30 * value.flatten().diag() for value in curvature.diagonal.values()]
+    assert {tuple(m.shape) for m in matrices} == {(16, 16), (10, 10), (4, 4)}
+    expected = sum(torch.logdet(m + delta * torch.eye(len(m)).double()) for m in matrices)
+    torch.testing.assert_close(found.log_det(delta), expected)
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    variance = found.posterior(net, likelihood, mean, delta, 0.5).variance()["2.weight"]
+    torch.testing.assert_close(variance, 0.5 / (30 * curvature.diagonal["2.weight"] + delta))
+
+
 @pytest.mark.parametrize("structure", ["diagonal", "kronecker", "full", "last-layer"])
 def test_every_structure_against_its_own_definition(structure):
     """Λ = N H + δ I with H from the curvature folder, in two batches or one."""

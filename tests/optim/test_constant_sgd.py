@@ -80,6 +80,13 @@ def test_the_best_preconditioner_makes_the_law_the_posteriors():
     assert csgd.kl_to_posterior(posterior, A, N) == pytest.approx(0.0, abs=1e-12)
 
 
+def test_the_distance_to_the_posterior_is_torchs():
+    normal = torch.distributions.MultivariateNormal
+    zero, law = torch.zeros(len(A), dtype=A.dtype), csgd.stationary_covariance(A, C, 0.02, S)
+    exact = torch.distributions.kl_divergence(normal(zero, law), normal(zero, precision_matrix=N * A))
+    assert csgd.kl_to_posterior(law, A, N) == pytest.approx(exact.item(), rel=1e-9)
+
+
 def test_the_diagonal_preconditioner_is_exact_for_diagonal_curvature_and_noise_and_helps_elsewhere():
     straight, noise = A.diag().diag(), C.diag().diag()
     h = csgd.best_preconditioner(noise, 0.05, S, N, diagonal=True)

@@ -25,18 +25,33 @@ def target_gradient(w: float, i: int) -> float:
 
 
 @pytest.mark.parametrize("hessian", ["reparameterised", "squared"])
-@pytest.mark.parametrize("options", [{}, {"clip_radius": 0.05}, {"rescale_lr": False}, {"temperature": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clip_radius": 0.05},
+        {"clip_radius": 0.4},
+        {"rescale_lr": False},
+        {"temperature": 0.3},
+        {"prior_precision": {"w": torch.tensor([4.0, 8.0, 2.0, 40.0, 3.0], dtype=torch.float64)}, "temperature": 0.3},
+        {"prior_precision": {"w": torch.tensor([34.0, 18.0, 22.0, 40.0, 33.0], dtype=torch.float64)}},
+    ],
+    ids=["plain", "clipped", "clipped in part", "lr as it is", "cold", "prior by weight", "narrow prior by weight"],
+)
 def test_ivon_step_by_step(hessian, options):
-    size, N, delta, lr, beta1, beta2, h0, prior_mean = 5, 20.0, 4.0, 0.1, 0.8, 0.9, 0.7, 0.4
+    size, N, lr, beta1, beta2, h0, prior_mean = 5, 20.0, 0.1, 0.8, 0.9, 0.7, 0.4
+    options = {"prior_precision": 4.0, **options}
+    own = options["prior_precision"]
+    delta = own["w"].tolist() if isinstance(own, dict) else [own] * size
     start = [0.3 * i - 0.5 for i in range(size)]
     p = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer = IVON(
-        [p], lr, N, prior_precision=delta, prior_mean=prior_mean, hess_init=h0, beta1=beta1, beta2=beta2,
-        hessian=hessian, generator=torch.Generator().manual_seed(3), **options,
+        [("w", p)], lr, N, prior_mean=prior_mean, hess_init=h0, beta1=beta1, beta2=beta2, hessian=hessian,
+        generator=torch.Generator().manual_seed(3), **options,
     )  # fmt: skip
     tau = options.get("temperature", 1.0)
     radius = options.get("clip_radius", math.inf)
-    d = tau * delta / N
+    ds = [tau * precision / N for precision in delta]
     m, g, h = list(start), [0.0] * size, [h0] * size
     draws = normals(8, size)
     for step in range(1, 5):
@@ -46,7 +61,7 @@ def test_ivon_step_by_step(hessian, options):
         optimizer.step()
         noise = [draws.pop(0), draws.pop(0)]
         for i in range(size):
-            std = math.sqrt(tau / (N * (h[i] + d)))
+            d, std = ds[i], math.sqrt(tau / (N * (h[i] + ds[i])))
             gs = [target_gradient(m[i] + std * e[i], i) for e in noise]
             ghat = sum(gs) / 2
             price = sum(gi * e[i] for gi, e in zip(gs, noise, strict=True)) / 2 / std
@@ -56,7 +71,7 @@ def test_ivon_step_by_step(hessian, options):
             h[i] = beta2 * old + (1 - beta2) * hhat + 0.5 * (1 - beta2) ** 2 * (old - hhat) ** 2 / (old + d)
             assert h[i] > 0
             move = (g[i] / (1 - beta1**step) + d * (m[i] - prior_mean)) / (h[i] + d)
-            rescale = h0 + d if options.get("rescale_lr", True) else 1.0
+            rescale = h0 + min(*ds, h0) if options.get("rescale_lr", True) else 1.0
             m[i] -= lr * rescale * max(-radius, min(radius, move))
         torch.testing.assert_close(p.detach(), torch.tensor(m, dtype=torch.float64), rtol=1e-10, atol=1e-12)
 
@@ -91,15 +106,17 @@ def test_param_groups_of_ivon_are_optimizers_of_their_own():
         IVON([{"params": [a], "hessian": "exact"}], 0.1, 20.0)
 
 
-def test_vogn_step_by_step():
+@pytest.mark.parametrize("delta", [3.0, torch.tensor([3.0, 30.0, 1.0], dtype=torch.float64)], ids=["shared", "own"])
+def test_vogn_step_by_step(delta):
     """One linear unit, so that per-example gradients are r x with r = w·x - y."""
     X = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = torch.linspace(-1, 1, 6, dtype=torch.float64)
     layer = nn.Linear(3, 1, bias=False).double()
     nn.init.constant_(layer.weight, 0.2)
-    N, rho, delta, gamma, tau, lr, beta1, beta2 = 6, 5.0, 3.0, 0.01, 0.4, 0.05, 0.7, 0.8
+    N, rho, gamma, tau, lr, beta1, beta2 = 6, 5.0, 0.01, 0.4, 0.05, 0.7, 0.8
+    precision = delta if isinstance(delta, float) else {"weight": delta[None]}
     optimizer = VOGN(
-        layer, lr, N, prior_precision=delta, damping=gamma, temperature=tau, augmentation_factor=rho, beta1=beta1,
+        layer, lr, N, prior_precision=precision, damping=gamma, temperature=tau, augmentation_factor=rho, beta1=beta1,
         init_precision=None, beta2=beta2, momentum_correction=True, generator=torch.Generator().manual_seed(3),
     )  # fmt: skip
     mean, momentum, s = torch.full((3,), 0.2, dtype=torch.float64), torch.zeros(3).double(), None
@@ -171,6 +188,20 @@ def test_kfac_step_by_linear_algebra():
     expected = W - lr * left @ (D.T @ inputs / 8 + delta / N * W) @ right
     found = torch.cat([layer.weight, layer.bias[:, None]], 1).detach()
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_kfac_inverts_its_factors_at_the_first_step_and_every_so_many():
+    g = torch.Generator().manual_seed(0)
+    layer = nn.Linear(4, 3, bias=False).double()
+    optimizer = KFAC(layer, 0.5, 50, prior_precision=2.0, damping=0.03, refresh=3)
+    state, fresh = optimizer.state[layer.weight], []
+    for _ in range(7):
+        with optimizer.sampled_weights():
+            F.cross_entropy(layer(torch.randn(8, 4, generator=g, dtype=torch.float64)), torch.arange(8) % 3).backward()
+        optimizer.step()
+        root, _ = damped_roots(state["input_factor"], state["output_factor"], 0.03 + 2.0 / 50)
+        fresh.append(torch.allclose(state["input_inverse"], root @ root.T, rtol=1e-9))
+    assert fresh == [True, False, False, True, False, False, True]
 
 
 def test_noisy_kfac_weights_inside_are_matrix_normal():

@@ -145,6 +145,17 @@ def test_without_noise_they_are_sgd(optimizer, momentum):
     torch.testing.assert_close(mine, weights.detach(), rtol=1e-12, atol=1e-14)
 
 
+def test_psgld_without_noise_divides_by_the_running_root_mean_square():
+    start = torch.ones(4, 3, dtype=torch.float64)
+    mine = chains(PSGLD, lambda w: w @ HESSIAN, start, 6, lr=0.1, temperature=0.0, beta=0.7, eps=0.01)
+    w, square = start, (start @ HESSIAN).square()
+    for _ in range(6):
+        gradient = w @ HESSIAN
+        square = 0.7 * square + 0.3 * gradient.square()
+        w = w - 0.1 * gradient / (0.01 + square.sqrt())
+    torch.testing.assert_close(mine, w, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("optimizer", [SGLD, PSGLD, SGHMC])
 def test_weight_decay_is_the_gradient_of_a_normal_prior(optimizer):
     start = torch.ones(4, 3, dtype=torch.float64)

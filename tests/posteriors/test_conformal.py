@@ -92,6 +92,14 @@ def test_average_over_calibration_sets_is_the_promise():
     assert sum(found) / 300 == pytest.approx(mean, abs=3.5 * spread / math.sqrt(300) + 0.007)
 
 
+@pytest.mark.parametrize(("n", "level", "rank"), [(19, 0.9, 18), (24, 0.56, 14), (30, 0.5, 16), (9, 0.9, 9)])
+def test_the_threshold_is_the_strangeness_of_that_rank(n, level, rank):
+    """⌈(n + 1) level⌉, also where 25 · 0.56 is a little over 14 in floating point."""
+    x, y = numbers(n, 0)
+    strange = ((y - x).abs() / 0.7).flatten().sort().values
+    assert conformal(regression(0.7), (x, y), level).threshold == pytest.approx(strange[rank - 1].item(), rel=1e-5)
+
+
 def test_a_set_is_never_empty_and_the_threshold_decides():
     wrapped = conformal(classifier(), classes(200, 0), 0.3)
     sets = wrapped.sets(classes(500, 1)[0])

@@ -51,6 +51,20 @@ def test_a_point_weighs_as_much_as_a_gaussian(parts, draws, taken):
     assert float(prediction.mean) == pytest.approx(float(mixture.mean()["weight"]), abs=1e-5)
 
 
+@pytest.mark.parametrize(("draws", "mean"), [(1, 0.0), (2, (0 + 20) / 2), (3, (0 + 5 + 20) / 3), (5, 36 / 5)])
+def test_fewer_draws_than_parts_are_spread_over_the_parts(draws, mean):
+    mixture = Mixture([points(value) for value in (0.0, 1.0, 5.0, 10.0, 20.0)])
+    prediction = mixture.predict(torch.ones(1, 1), draws)
+    assert prediction.draws == draws and float(prediction.mean) == pytest.approx(mean, rel=1e-6)
+
+
+def test_a_single_sample_is_of_any_part_alike():
+    mixture, generator = Mixture([points(0.0), points(1.0), points(2.0)]), torch.Generator().manual_seed(0)
+    drawn = torch.stack([mixture.sample(generator)["weight"].squeeze() for _ in range(3000)])
+    shares = drawn.long().bincount(minlength=3) / 3000
+    assert ((shares - 1 / 3).abs() < 5 * (2 / 9 / 3000) ** 0.5).all()
+
+
 def normalised() -> nn.Module:
     """A network whose BatchNorm has seen data of its own."""
     network = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))

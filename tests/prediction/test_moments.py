@@ -110,7 +110,9 @@ def test_with_independent_activations_moments_are_those_of_draws(case):
     assert ((draws.var(0) - found.variance).abs() <= 5 * spread + 1e-12).all()
 
 
-@pytest.mark.parametrize("activation", [nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.Softplus(), nn.ELU()])
+@pytest.mark.parametrize(
+    "activation", [nn.ReLU(), nn.LeakyReLU(0.2), nn.Tanh(), nn.Sigmoid(), nn.GELU(), nn.Softplus(), nn.ELU()]
+)
 @pytest.mark.parametrize("std", [0.3, 1.0, 3.0])
 def test_activations_of_wide_inputs_have_their_moments(activation, std):
     net = nn.Sequential(nn.Linear(1, 1, bias=False), activation).double()
@@ -173,6 +175,45 @@ def test_pooling_picks_the_largest_mean_and_averages_shared_noise():
     average = posterior(nn.Sequential(nn.Conv1d(1, 2, 1, bias=False), nn.AvgPool1d(4)), 0.1)
     found = moments(average, x.abs())
     torch.testing.assert_close(found.variance[0, :, 0], torch.full((2,), 0.01 * (7 / 4) ** 2, dtype=DOUBLE))
+
+
+class Shifted(nn.Module):
+    """A parameter of the network's own, and arguments that need not be given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.offset = nn.Linear(6, 4), nn.Parameter(torch.arange(4.0))
+
+    def forward(self, x, scale=1.0, shift=0.0):
+        return self.layer(x) * scale + self.offset + shift
+
+
+def test_arguments_go_by_name_and_a_parameter_of_the_networks_own_is_random_too():
+    q, x, shift = posterior(Shifted(), 0.1), inputs(3, 6), inputs(3, 1)
+    spread = (0.01 * (x.square().sum(1, keepdim=True) + 1 + 1)).expand(3, 4)
+    for given, mean in ((x, q.module(x)), ({"shift": shift, "x": x}, q.module(x) + shift)):
+        found = moments(q, given)
+        torch.testing.assert_close(found.mean, mean)
+        torch.testing.assert_close(found.variance, spread)
+    for wrong in ({"x": x, "shfit": shift}, {"shift": shift}, (x, shift, shift, shift)):
+        with pytest.raises(TypeError, match="argument"):
+            moments(q, wrong)
+
+
+class Averaged(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 3, 2)
+
+    def forward(self, x):
+        return self.layer(x).mean((2, 3))
+
+
+def test_an_average_as_it_is_written_is_that_of_the_layer():
+    written, x = Averaged(), inputs(2, 2, 4, 4)
+    layers = nn.Sequential(written.layer, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    for found, expected in zip(moments(posterior(written), x), moments(posterior(layers), x), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def near_draws_on_lenet(draws: int) -> None:

@@ -40,6 +40,14 @@ def test_entropy_and_covariance_decompositions():
     torch.testing.assert_close(p.aleatoric_variance, aleatoric.diagonal(dim1=1, dim2=2), rtol=0, atol=1e-12)
 
 
+def test_confidence_and_the_entropy_of_numbers():
+    p = predict(LOGITS)
+    torch.testing.assert_close(p.confidence, LOGITS.softmax(-1).mean(0).max(-1).values)
+    p = predict(LOGITS, pst.likelihoods.Gaussian(0.3))
+    total = (0.3**2 + LOGITS.var(0, correction=0)).sqrt()
+    torch.testing.assert_close(p.entropy, torch.distributions.Normal(LOGITS.mean(0), total).entropy())
+
+
 def test_covariances_of_words_are_those_of_each_word():
     words = LOGITS.unsqueeze(1).expand(-1, 2, -1, -1)
     each = predict(LOGITS, keep=True).covariances()

@@ -79,9 +79,26 @@ def test_heteroscedastic_fisher_is_the_expected_hessian():
     assert ((outer.mean(0) - likelihood.hessian(outputs)[0]).abs() < 5 * error).all()
 
 
+def test_moments_and_distribution_function_of_noise_that_depends_on_the_input():
+    likelihood = HeteroscedasticGaussian()
+    normal = D.Normal(F4[:, :2], torch.nn.functional.softplus(F4[:, 2:]) + 1e-4)
+    torch.testing.assert_close(likelihood.mean(F4), normal.mean)
+    torch.testing.assert_close(likelihood.variance(F4), normal.variance)
+    torch.testing.assert_close(likelihood.cdf(F4, REAL), normal.cdf(REAL))
+
+
+def test_yes_or_no_at_a_temperature():
+    likelihood, logits = Bernoulli(temperature=1.7), torch.full((100_000,), 0.9, dtype=torch.float64)
+    p = 1 / (1 + math.exp(-0.9 / 1.7))
+    torch.testing.assert_close(likelihood.probs(logits[:1]), torch.tensor([[1 - p, p]], dtype=torch.float64))
+    drawn = likelihood.sample(logits, torch.Generator().manual_seed(2)).mean()
+    assert abs(drawn - p) < 5 * math.sqrt(p * (1 - p) / len(logits))
+
+
 def test_samples_have_the_stated_moments():
-    outputs = torch.full((100_000, 1), 0.7, dtype=torch.float64)
-    for likelihood in (Gaussian(0.4), Poisson()):
+    one = torch.full((100_000, 1), 0.7, dtype=torch.float64)
+    two = torch.cat([one, -one], 1)
+    for likelihood, outputs in ((Gaussian(0.4), one), (Poisson(), one), (HeteroscedasticGaussian(), two)):
         draws = likelihood.sample(outputs, torch.Generator().manual_seed(2))
         mean, variance = likelihood.mean(outputs)[0], likelihood.variance(outputs)[0]
         assert abs(draws.mean() - mean) < 5 * (variance / len(draws)).sqrt()

@@ -103,6 +103,7 @@ def test_the_figures_of_an_epoch_are_means_over_its_examples():
         for given in ((X, LABELS), loader, [(X[:50], LABELS[:50]), (X[50:], LABELS[50:])]):
             figures = pst.fit(net, pst.MAP(), given, epochs=2, training=training).history
             found = [(row["loss"], row["accuracy"]) for row in figures]
+            assert [row["epoch"] for row in figures] == [1, 2]
             torch.testing.assert_close(torch.tensor(found), torch.tensor([expected] * 2).float())
 
 

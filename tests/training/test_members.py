@@ -23,7 +23,7 @@ class Scaled(nn.Module):
         return self.scale * self.layer(x)
 
 
-@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("clip", [None, 0.05, 50.0])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize("network", [mlp, lambda: Scaled().double()], ids=["mlp", "with a scalar"])
 def test_members_trained_together_equal_members_trained_alone(network, clip, optimizer, monkeypatch):

@@ -20,6 +20,7 @@ are approximate in deep networks. Sources: Wu et al. 2019 (1810.03958), Frey & H
 
 from __future__ import annotations
 
+import inspect
 import operator
 from dataclasses import replace
 from functools import cache
@@ -104,9 +105,9 @@ class Propagation(fx.Interpreter):
     def moments(self, inputs: Inputs) -> Moments:
         """Mean and variance of the outputs."""
         args, kwargs = arguments(inputs)
-        names = [node.target for node in self.graph.nodes if node.op == "placeholder"]
-        ordered = [*args, *(kwargs[str(name)] for name in names[len(args) :] if name in kwargs)]
-        return as_moments(self.run(*ordered))
+        given = inspect.signature(self.module.forward).bind(*args, **kwargs)  # refuses what the network would
+        given.apply_defaults()
+        return as_moments(self.run(*given.arguments.values()))
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A layer: by its rule, or as it is when neither it nor its input is random."""
