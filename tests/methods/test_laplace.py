@@ -248,6 +248,8 @@ def test_bad_settings_are_refused():
     by_name = pst.priors.Normal({"*.weight": 1.0, "*.bias": 2.0})
     with pytest.raises(PosterityError, match="one prior precision"):
         Laplace(prior=by_name, tune_prior=False).post_hoc(network(), data())
+    with pytest.raises(PosterityError, match=r"a precision for each weight, .* give tune_prior=False"):
+        Laplace(prior=by_name, structure="full")  # the evidence's one precision would silently be the posterior's
 
 
 def test_data_that_do_not_fit_are_refused():

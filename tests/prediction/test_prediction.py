@@ -68,6 +68,12 @@ def test_draws_in_half_precision_are_averaged_in_single(dtype):
     torch.testing.assert_close(p.interval()[1].double(), expected.interval()[1], rtol=1e-5, atol=1e-6)
 
 
+def test_rounding_makes_no_epistemic_part_negative():
+    one = torch.randn(1, 1000, 10, generator=torch.Generator().manual_seed(0))
+    p = predict(one.expand(32, 1000, 10), CATEGORICAL)
+    assert (p.entropy - p.aleatoric).min() < 0 <= p.epistemic.min()
+
+
 def test_identical_draws_have_no_epistemic_part():
     p = predict(LOGITS[:1].expand(6, 5, 3))
     assert p.epistemic.abs().max() < 1e-12

@@ -23,6 +23,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from numbers import Real
 from typing import Any, Self
 
 import torch
@@ -59,7 +60,7 @@ class Laplace(Method):
 
     Attributes:
         prior: A Normal, or an earlier posterior (``priors.from_posterior``). Training uses it as it is; with
-            ``tune_prior`` the posterior has a precision of its own.
+            ``tune_prior``, which needs a prior with one std for all weights, the posterior has a precision of its own.
         structure: ``"kronecker"``, ``"diagonal"``, ``"full"`` or ``"last-layer"``.
         curvature: ``"ggn"``, ``"fisher"`` (with drawn labels) or ``"empirical"``.
         tune_prior: Choose the prior's precision by the evidence.
@@ -80,6 +81,11 @@ class Laplace(Method):
             raise PosterityError(f"curvature must be one of {', '.join(CURVATURES)}, got {self.curvature!r}")
         if not isinstance(self.prior, Normal | Correlated):
             raise PosterityError(f"Laplace needs a Normal prior, got {self.prior!r}")
+        if self.tune_prior and not (isinstance(self.prior, Normal) and isinstance(self.prior.std, Real)):
+            raise PosterityError(
+                "the prior has a precision for each weight, and tune_prior=True would put one for all in its place: "
+                "give tune_prior=False"
+            )
         check_positive(temperature=self.temperature)
 
     def carrying(self, prior: Any, std: Params | None = None) -> Self:

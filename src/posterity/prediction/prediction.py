@@ -115,8 +115,8 @@ class Classification(Prediction):
 
     @property
     def epistemic(self) -> Tensor:
-        """H[p̄] − mean H[p_s]: how much the draws disagree."""
-        return self.entropy - self.aleatoric
+        """H[p̄] − mean H[p_s]: how much the draws disagree; where they agree, rounding must not make it negative."""
+        return (self.entropy - self.aleatoric).clamp_min(0)
 
     @property
     def std(self) -> Tensor:
