@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Real
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from posterity.calling import InputSpec, call, check_finite, map_inputs, tensors_of
+from posterity.calling import InputSpec
 from posterity.devices import device_order
 from posterity.methods.base import Method
-from posterity.networks import copied, train_mode
+from posterity.networks import copied
 from posterity.padding import padding_rows
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.posteriors.padding import hold_padding
 from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.priors import Prior
 from posterity.random import RandomStreams, global_seed
 from posterity.run import Run
+from posterity.training.checks import check_arguments, check_data, check_held, check_single, refuse_one_class
 from posterity.training.config import Callback, Training
 from posterity.training.distributed import Ranks, local_device, session
 from posterity.training.doctor import check_diversity
@@ -31,7 +31,7 @@ from posterity.training.examples import split_off
 from posterity.training.loop import Job, train
 from posterity.training.progress import Progress, TensorBoard
 from posterity.training.stream import Resident, Stream, open_stream
-from posterity.types import Batch, Inputs, Plan, PosterityError, check_whole
+from posterity.types import Batch, Plan, PosterityError
 
 __all__ = ["fit", "fit_next", "fit_one"]
 
@@ -64,7 +64,7 @@ def fit(
         seed: All randomness of the fit.
         training: Everything else about the loop.
     """
-    return _fit(module, method, data, likelihood, epochs, members, seed, training or Training(), _refuse_one_class)
+    return _fit(module, method, data, likelihood, epochs, members, seed, training or Training(), refuse_one_class)
 
 
 def fit_next(
@@ -92,7 +92,7 @@ def _fit(
     training: Training,
     check: Callable[[Job], None],
 ) -> Posterior:
-    _check_arguments(method, likelihood, epochs, members, seed, training)
+    check_arguments(method, likelihood, epochs, members, seed, training)
     seed = int(seed)  # numpy's integers would not go into a file
     device = local_device(training.pick_device())
     with session(device) as ranks, global_seed(seed + ranks.rank, device):
@@ -200,9 +200,9 @@ def _job(
     probe = probed(module, first, likelihood, stream, device)
     method.check(probe, likelihood, first)
     if held_stream is not None:
-        _check_held(probe, likelihood, held_stream)
+        check_held(probe, likelihood, held_stream)
     if stream.smallest // ranks.world == 1:
-        _check_single(probe, first.inputs)
+        check_single(probe, first.inputs)
     steps = int(training.steps or (epochs or 10) * stream.steps_per_epoch)
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
     order = device_order(probe, first.inputs)
@@ -221,86 +221,5 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
     if not any(p.requires_grad for p in network.parameters()):
         raise PosterityError("the network has no parameter to train")
     targets = stream.targets if isinstance(stream, Resident) else batch.targets
-    _check_data(network, batch, likelihood, targets)
+    check_data(network, batch, likelihood, targets)
     return network
-
-
-def _refuse_one_class(job: Job) -> None:
-    targets = job.stream.targets if isinstance(job.stream, Resident) else None
-    if targets is not None and job.likelihood.classifies and bool((targets == targets.flatten()[0]).all()):
-        raise PosterityError(
-            f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
-        )
-
-
-@torch.no_grad()
-def _check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets: Tensor) -> None:
-    """Refuse inputs that the network cannot take or that it writes into, and targets that do not fit its outputs."""
-    check_finite(batch.inputs)
-    if batch.weights is not None and not bool((batch.weights >= 0).all()):
-        raise PosterityError(f"weights of examples must not be negative, got {float(batch.weights.min())!r}")
-    mode = network.training
-    network.eval()
-    inputs = map_inputs(batch.inputs, torch.clone)
-    try:
-        outputs = call(network, inputs)
-    except (RuntimeError, TypeError, IndexError) as error:
-        shapes = InputSpec.of(batch.inputs).shapes
-        raise PosterityError(f"the network cannot take inputs of shape (batch, *{shapes[0]}): {error}") from error
-    finally:
-        network.train(mode)
-    if not all(map(torch.equal, tensors_of(inputs), tensors_of(batch.inputs))):
-        raise PosterityError(
-            "the network writes into its inputs, so that a second draw would see other ones: let it work on a copy"
-        )
-    if not isinstance(outputs, Tensor):
-        raise PosterityError(
-            f"the network must return one tensor, got {type(outputs).__name__}: wrap it in a module that returns its "
-            "logits or predictions alone"
-        )
-    likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
-
-
-def _check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> None:
-    """The same of validation data, which would otherwise be met when the first epoch is over."""
-    first = next(iter(held.once()))
-    try:
-        _check_data(network, first, likelihood, held.targets if isinstance(held, Resident) else first.targets)
-    except PosterityError as error:
-        raise PosterityError(f"validation data: {error}") from error
-
-
-@torch.no_grad()
-def _check_single(network: nn.Module, inputs: Inputs) -> None:
-    """Refuse a last batch of one example where the network cannot train on one, as with BatchNorm."""
-    trial = train_mode(copied(network))
-    try:
-        with global_seed(0, next(network.parameters()).device):
-            call(trial, map_inputs(inputs, lambda t: t[:1]))
-    except ValueError as error:
-        raise PosterityError(
-            f"an epoch has a batch of a single example, and the network cannot train on one ({error}): choose another "
-            "batch_size"
-        ) from error
-
-
-def _check_arguments(
-    method: Method, likelihood: Likelihood | None, epochs: int | None, members: int, seed: int, training: Training
-) -> None:
-    if not isinstance(method, Method):
-        raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
-    if not isinstance(method.prior, Prior):
-        raise PosterityError(f"the prior must be one such as priors.Normal(1.0), got {method.prior!r}")
-    if likelihood is not None and not isinstance(likelihood, Likelihood):
-        raise PosterityError(f"the likelihood must be one such as likelihoods.Categorical(), got {likelihood!r}")
-    if not isinstance(training, Training):
-        raise PosterityError(f"training must be a posterity.Training, got {training!r}")
-    check_whole(epochs=epochs, members=members)
-    if not isinstance(seed, SupportsIndex):
-        raise PosterityError(f"seed must be a whole number, got {seed!r}")
-    if epochs is not None and training.steps is not None:
-        raise PosterityError("give epochs or Training(steps=...), not both")
-    if epochs is not None and epochs < 1:
-        raise PosterityError(f"epochs must be at least 1, got {epochs}")
-    if members < 1:
-        raise PosterityError(f"members must be a positive number, got {members!r}")

@@ -1,0 +1,104 @@
+"""What ``fit`` refuses before the first step, in a sentence each: arguments, data, and what does not fit the network."""
+
+from __future__ import annotations
+
+from typing import SupportsIndex
+
+import torch
+from torch import Tensor, nn
+
+from posterity.calling import InputSpec, call, check_finite, map_inputs, tensors_of
+from posterity.methods.base import Method
+from posterity.networks import copied, train_mode
+from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Prior
+from posterity.random import global_seed
+from posterity.training.config import Training
+from posterity.training.loop import Job
+from posterity.training.stream import Resident, Stream
+from posterity.types import Batch, Inputs, PosterityError, check_whole
+
+__all__ = ["check_arguments", "check_data", "check_held", "check_single", "refuse_one_class"]
+
+
+def refuse_one_class(job: Job) -> None:
+    """Refuse classes that are all the same, as far as all are known."""
+    targets = job.stream.targets if isinstance(job.stream, Resident) else None
+    if targets is not None and job.likelihood.classifies and bool((targets == targets.flatten()[0]).all()):
+        raise PosterityError(
+            f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
+        )
+
+
+@torch.no_grad()
+def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets: Tensor) -> None:
+    """Refuse inputs that the network cannot take or that it writes into, and targets that do not fit its outputs."""
+    check_finite(batch.inputs)
+    if batch.weights is not None and not bool((batch.weights >= 0).all()):
+        raise PosterityError(f"weights of examples must not be negative, got {float(batch.weights.min())!r}")
+    mode = network.training
+    network.eval()
+    inputs = map_inputs(batch.inputs, torch.clone)
+    try:
+        outputs = call(network, inputs)
+    except (RuntimeError, TypeError, IndexError) as error:
+        shapes = InputSpec.of(batch.inputs).shapes
+        raise PosterityError(f"the network cannot take inputs of shape (batch, *{shapes[0]}): {error}") from error
+    finally:
+        network.train(mode)
+    if not all(map(torch.equal, tensors_of(inputs), tensors_of(batch.inputs))):
+        raise PosterityError(
+            "the network writes into its inputs, so that a second draw would see other ones: let it work on a copy"
+        )
+    if not isinstance(outputs, Tensor):
+        raise PosterityError(
+            f"the network must return one tensor, got {type(outputs).__name__}: wrap it in a module that returns its "
+            "logits or predictions alone"
+        )
+    likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
+
+
+def check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> None:
+    """The same of validation data, which would otherwise be met when the first epoch is over."""
+    first = next(iter(held.once()))
+    try:
+        check_data(network, first, likelihood, held.targets if isinstance(held, Resident) else first.targets)
+    except PosterityError as error:
+        raise PosterityError(f"validation data: {error}") from error
+
+
+@torch.no_grad()
+def check_single(network: nn.Module, inputs: Inputs) -> None:
+    """Refuse a last batch of one example where the network cannot train on one, as with BatchNorm."""
+    trial = train_mode(copied(network))
+    try:
+        with global_seed(0, next(network.parameters()).device):
+            call(trial, map_inputs(inputs, lambda t: t[:1]))
+    except ValueError as error:
+        raise PosterityError(
+            f"an epoch has a batch of a single example, and the network cannot train on one ({error}): choose another "
+            "batch_size"
+        ) from error
+
+
+def check_arguments(
+    method: Method, likelihood: Likelihood | None, epochs: int | None, members: int, seed: int, training: Training
+) -> None:
+    """Refuse arguments of ``fit`` that are not what they should be."""
+    if not isinstance(method, Method):
+        raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
+    if not isinstance(method.prior, Prior):
+        raise PosterityError(f"the prior must be one such as priors.Normal(1.0), got {method.prior!r}")
+    if likelihood is not None and not isinstance(likelihood, Likelihood):
+        raise PosterityError(f"the likelihood must be one such as likelihoods.Categorical(), got {likelihood!r}")
+    if not isinstance(training, Training):
+        raise PosterityError(f"training must be a posterity.Training, got {training!r}")
+    check_whole(epochs=epochs, members=members)
+    if not isinstance(seed, SupportsIndex):
+        raise PosterityError(f"seed must be a whole number, got {seed!r}")
+    if epochs is not None and training.steps is not None:
+        raise PosterityError("give epochs or Training(steps=...), not both")
+    if epochs is not None and epochs < 1:
+        raise PosterityError(f"epochs must be at least 1, got {epochs}")
+    if members < 1:
+        raise PosterityError(f"members must be a positive number, got {members!r}")
