@@ -1,4 +1,4 @@
-"""What ``fit`` refuses before the first step, in a sentence each: arguments, data, and what does not fit the network."""
+"""What ``fit`` refuses before the first step, in a sentence each: arguments, data, networks that do not fit them."""
 
 from __future__ import annotations
 
