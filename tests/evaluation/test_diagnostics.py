@@ -6,7 +6,14 @@ import torch
 from torch import nn
 
 import posterity as pst
-from posterity.evaluation.diagnostics import agreement, diagnose, diversity, effective_sample_size, split_rhat
+from posterity.evaluation.diagnostics import (
+    Diagnostics,
+    agreement,
+    diagnose,
+    diversity,
+    effective_sample_size,
+    split_rhat,
+)
 from posterity.posteriors import Empirical, Mixture
 from posterity.types import PosterityError
 
@@ -126,6 +133,13 @@ def test_chains_in_opposite_modes_are_named():
     assert found.label_disagreement == pytest.approx(1.0)
     assert found.disagreement > 0.5
     assert any("chains disagree" in line for line in found.symptoms())
+
+
+def test_one_chain_that_moves_is_said_to_differ_from_itself():
+    moving = Diagnostics(1, 20, rhat=(1.6, 1.2), ess=(3.0, 5.0), disagreement=0.0, label_disagreement=0.0)
+    halves, worth = moving.symptoms()
+    assert halves.startswith("the halves of the chain disagree (split-R̂ up to 1.60)")
+    assert worth.startswith("the chain is worth 3 samples")
 
 
 def test_total_variation_by_hand():

@@ -93,11 +93,13 @@ class Diagnostics:
 
     def symptoms(self) -> list[str]:
         """What is wrong, one plain line each."""
-        found = []
+        found, alone = [], self.chains == 1
         if self.rhat[0] > 1.1:
-            found.append(f"the chains disagree (split-R̂ up to {self.rhat[0]:.2f}): run longer, or raise burn_in")
+            what = "the halves of the chain disagree" if alone else "the chains disagree"
+            found.append(f"{what} (split-R̂ up to {self.rhat[0]:.2f}): run longer, or raise burn_in")
         if self.ess[0] < 10 * self.chains:
-            found.append(f"the chains are worth {self.ess[0]:.0f} samples on some inputs: run longer, or raise thin")
+            what = "the chain is" if alone else "the chains are"
+            found.append(f"{what} worth {self.ess[0]:.0f} samples on some inputs: run longer, or raise thin")
         return found
 
 
