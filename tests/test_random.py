@@ -54,3 +54,12 @@ def test_layout_of_the_example():
     assert noise.unique().numel() > 300  # every place was filled
     torch.manual_seed(0)
     assert torch.equal(noise, normal_like(like))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**16, 2**16 + 1, 3 * 2**16 - 2])
+def test_noise_made_in_pieces_is_that_of_one_long_stretch_of_bits(size):
+    bits = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None, generator=generator_for(5))
+    quantiles = torch.special.ndtri((torch.arange(2**16).double() + 0.5) / 2**16)
+    expected = quantiles[bits.view(torch.uint16)[:size].long()] / quantiles.square().mean().sqrt()
+    found = normal_(torch.empty(size), 2.0, generator=generator_for(5)).double()
+    torch.testing.assert_close(found, 2 * expected, rtol=2e-7, atol=0)
