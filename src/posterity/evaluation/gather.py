@@ -14,6 +14,7 @@ from torch import Tensor
 from posterity.calling import InputSpec, map_inputs, tensors_of
 from posterity.data.pieces import pieces
 from posterity.posteriors import Posterior
+from posterity.posteriors.empirical import evenly
 from posterity.prediction import Prediction
 from posterity.types import PosterityError
 
@@ -136,7 +137,7 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
         along += [t.detach().cpu()[:, 0] for t in tensors_of(batch.inputs) if spec.shapes == ((1,),)]
         if nested and prediction.samples is not None:
             counts = sorted({min(2**k, len(prediction.samples)) for k in range(int(draws).bit_length() + 1)})
-            chosen = [_spread(k, len(prediction.samples)) for k in counts]
+            chosen = [evenly(k, len(prediction.samples)) for k in counts]
             fewer.append(torch.stack([judge.each(judge.only(prediction, some), targets[-1]) for some in chosen]))
         parts.append(judge.light(prediction))
     if not parts:
@@ -146,11 +147,6 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
     return Gathered(
         judge.joined(parts), torch.cat(targets), examples, owner, spec, all_along, counts, all_fewer, seconds
     )
-
-
-def _spread(count: int, draws: int) -> list[int]:
-    """So many of the draws from the first to the last, as a chain chooses its own: its first ones are all early."""
-    return [round(i * (draws - 1) / max(1, count - 1)) for i in range(count)]
 
 
 def fingerprint(targets: Tensor) -> str:

@@ -13,7 +13,14 @@ from posterity.prediction.passes import Weights
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Params, PosterityError
 
-__all__ = ["Empirical"]
+__all__ = ["Empirical", "evenly"]
+
+
+def evenly(count: int, total: int) -> list[int]:
+    """So many of the numbers below ``total``, from the first to the last, since a chain's first ones are all early."""
+    if count >= total:
+        return list(range(total))
+    return [round(i * (total - 1) / max(1, count - 1)) for i in range(count)]
 
 
 class Empirical(WeightPosterior):
@@ -63,8 +70,7 @@ class Empirical(WeightPosterior):
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights]:
         """Points evenly spaced along their order; no randomness in it."""
-        last = len(self.points) - 1
-        chosen = range(len(self.points)) if n > last else (round(i * last / max(1, n - 1)) for i in range(n))
+        chosen = evenly(n, len(self.points))
         return ((self._here(self.points[i]), self._here(self.buffers[i])) for i in chosen)
 
     def _here(self, tensors: Params) -> Params:

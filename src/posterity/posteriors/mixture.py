@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.posteriors.base import Posterior, WeightPosterior
+from posterity.posteriors.empirical import evenly
 from posterity.prediction.passes import Weights
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Inputs, Params, PosterityError, Predictor
@@ -57,7 +58,7 @@ class Mixture(WeightPosterior):
     def _shares(self, n: int) -> list[int]:
         """How many draws each part gives."""
         if n < len(self.parts):
-            chosen = {round(i * (len(self.parts) - 1) / max(1, n - 1)) for i in range(n)}
+            chosen = evenly(n, len(self.parts))
             return [int(i in chosen) for i in range(len(self.parts))]
         low, extra = divmod(n, len(self.parts))
         shares = [low + (i < extra) for i in range(len(self.parts))]
