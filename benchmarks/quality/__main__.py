@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--train", type=int, help="use only so many training examples")
     parser.add_argument("--test", type=int, help="use only so many test examples")
+    parser.add_argument("--compile", action="store_true", help="compile the network: for long runs on a GPU")
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--gather", type=Path, metavar="DIR", help="merge what runs have left there")
     options = parser.parse_args()
@@ -51,7 +52,7 @@ def one(table: Table, options: argparse.Namespace) -> None:
     """One row of one table."""
     if options.row is None:
         raise PosterityError(f"say which row: there are {', '.join(map(slug, table.rows))}")
-    budget = Budget(options.epochs, options.train, options.test)
+    budget = Budget(options.epochs, options.train, options.test, options.compile)
     if options.choose is None:
         for seed in options.seed:
             report(run_row(table, options.row, seed, options.out, budget))

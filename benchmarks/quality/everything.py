@@ -55,6 +55,7 @@ class Part:
         epochs: Instead of the table's own.
         trials: Epochs of the runs on held-out examples; 0 takes the first candidate of every row.
         apart: Long runs: a process for each seed, where otherwise one has all seeds of a row.
+        compile: Compile the network.
     """
 
     table: str
@@ -63,10 +64,12 @@ class Part:
     epochs: int | None = None
     trials: int = 0
     apart: bool = False
+    compile: bool = False
 
     def jobs(self, results: Path | None = None) -> Iterator[Job]:
         """Trials, their gathering, and the table's runs; given the folder of results, those that it has not."""
         table, length = TABLES[self.table], f" --epochs {self.epochs}" if self.epochs else ""
+        length += " --compile" if self.compile else ""
         have = stored(results, self.table, self.epochs or table.epochs) if results else set()
         rows = [slug(name) for name in self.rows or table.rows]
         follows = {row: slug(table.row(row)[1].follows or row) for row in rows}
@@ -106,12 +109,18 @@ def stored(results: Path, table: str, epochs: int) -> set[tuple[str, int | None]
     return tried | {(slug(run["row"]), run["seed"]) for run in own}
 
 
-LONG = (Part("poster_lenet5", ("vogn",), seeds=3, trials=105, apart=True),)
+LONG = (
+    Part("poster_lenet5", ("vogn",), seeds=3, trials=105, apart=True),
+    Part("swag_cifar10", ("sgd",), seeds=3, apart=True, compile=True),
+    Part("swag_five", ("swag",), seeds=3, apart=True, compile=True),
+    Part("mnf_cifar5", ("mnf",), seeds=3, apart=True),
+    Part("hwa_cifar10", seeds=5, apart=True),
+    Part("swag_five", ("sgd",), seeds=3, apart=True, compile=True),
+)
 FIRST = (
     Part("swag_cifar10", ("swag",), seeds=3, apart=True),
     Part("poster_lenet5", ("meanfield", "ivon"), seeds=3, trials=30, apart=True),
     Part("poster_lenet5", ("mc-dropout",), seeds=3, trials=210, apart=True),
-    Part("cyclical_cifar10", ("sgd", "ivon"), seeds=3, trials=64, apart=True),
     *(
         Part(name, ("vogn", "ivon", "adam", "mc-dropout"), seeds=3, trials=TABLES[name].epochs)
         for name in ("poster_alexnet", "poster_alexnet_augmented")
@@ -122,7 +131,6 @@ THEN = (
         Part(name, ("map", "ivon", "meanfield", "swag"), seeds=3)
         for name in ("ood_mnist", "ood_fashion", "ood_cifar10")
     ),
-    Part("cyclical_cifar10", ("cyclical-sghmc", "snapshot-ensemble"), seeds=3, apart=True),
     Part("poster_resnet18", seeds=3),
     *(
         Part(name, ("hwa", "mc-dropout", "vogn", "laplace", "cyclical-sghmc", "ensemble"), seeds=3)
@@ -132,20 +140,21 @@ THEN = (
     Part("bcnn_lenet5_cifar10", seeds=3, trials=40),
     Part("bcnn_lenet5_mnist", seeds=3, trials=10),
     Part("poster_ablation", seeds=3, apart=True),
-    Part("cyclical_cifar10", ("adamw", "cyclical-sgld", "sghmc", "sgld"), seeds=3, apart=True),
     Part("poster_lenet5", ("ogn",), seeds=3, trials=20, apart=True),
     Part("poster_lenet5", ("k-fac",), seeds=3, epochs=50, trials=20, apart=True),
     Part("poster_lenet5", ("noisy-k-fac",), seeds=3, epochs=20, trials=20, apart=True),
-    Part("swag_cifar10", ("sgd",), seeds=3, apart=True),
     Part("mnf_mnist", seeds=3),
-    Part("hwa_cifar10", seeds=5),
-    Part("swag_five", seeds=3),
     Part("bcnn_alexnet_cifar10", seeds=3, trials=15),
     Part("bcnn_alexnet_mnist", seeds=3),
-    *(Part(name, ("ogn", "k-fac", "noisy-k-fac"), seeds=3) for name in ("poster_alexnet", "poster_alexnet_augmented")),
-    Part("mnf_cifar5", seeds=3),
+    *(Part(name, ("ogn",), seeds=3, apart=True) for name in ("poster_alexnet", "poster_alexnet_augmented")),
+    Part("poster_alexnet", ("k-fac", "noisy-k-fac"), seeds=3, epochs=40, apart=True),
+    Part("poster_alexnet_augmented", ("k-fac", "noisy-k-fac"), seeds=3, epochs=80, apart=True),
+    Part("mnf_cifar5", ("l2", "dropout", "meanfield"), seeds=3),
     Part("hwa_mnist", seeds=5),
     *(Part(name, seeds=3, trials=8) for name in ("text_transformer", "text_lstm")),
+    Part("cyclical_cifar10", ("sgd", "ivon"), seeds=3, trials=64, apart=True),
+    Part("cyclical_cifar10", ("cyclical-sghmc", "cyclical-sgld"), seeds=3, apart=True),
+    Part("cyclical_cifar10", ("snapshot-ensemble", "adamw", "sghmc", "sgld"), seeds=3, apart=True),
 )
 
 

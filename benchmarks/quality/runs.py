@@ -31,11 +31,15 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 @dataclass(frozen=True)
 class Budget:
-    """How much of a table to run; None is all of it. Anything less is for trying things out, or said in the table."""
+    """How much of a table to run; None is all of it. Anything less is for trying things out, or said in the table.
+
+    ``compile`` compiles the network, which takes a minute and pays in long runs of large networks on a GPU.
+    """
 
     epochs: int | None = None
     train: int | None = None
     test: int | None = None
+    compile: bool = False
 
 
 class Clock:
@@ -152,7 +156,7 @@ def fitted(
 ) -> tuple[Finished, dict[str, Any]]:
     """The fit, and the record of how it was made."""
     clock, epochs = Clock(), budget.epochs or table.epochs
-    training = replace(table.training(candidate), callbacks=(clock,))
+    training = replace(table.training(candidate), callbacks=(clock,), compile=budget.compile)
     network = row.network or table.network
     begin = time.perf_counter()
     posterior = pst.fit(
