@@ -11,7 +11,7 @@ from torch import nn
 
 from posterity.layers.convert import Scheme, convert
 from posterity.layers.flows import Flow, FlowBlock, _by_unit
-from posterity.layers.noisy import LOCAL
+from posterity.layers.noisy import SCALED
 from posterity.layers.select import select
 from posterity.probability.priors import Normal
 
@@ -19,7 +19,7 @@ DOUBLE = torch.float64
 
 
 def converted(module: nn.Module, hidden: int = 8, steps: int = 2):
-    scheme = Scheme(noisy=partial(FlowBlock, hidden=hidden, steps=steps), layers=LOCAL)
+    scheme = Scheme(noisy=partial(FlowBlock, hidden=hidden, steps=steps), layers=SCALED)
     return convert(module, select(module, None), scheme, Normal(1.0), 0.1)
 
 
@@ -177,3 +177,62 @@ def test_the_bound_sums_over_scales_and_over_layers():
             expected = expected + torch.distributions.kl_divergence(q, standard).sum()
         bounds = torch.stack([block.kl() for _ in range(500)])
     assert abs(bounds.mean() - expected) < 5 * bounds.std() / len(bounds) ** 0.5
+
+
+def known_scales(net: nn.Module, spread: float = 0.3) -> None:
+    """z ~ N(1.1, spread²), without steps, and weights that hardly vary given their scales."""
+    with torch.no_grad():
+        net.blocks[0].log_std.fill_(-20.0)
+        for scales in net.blocks[0].scales:
+            scales.mean.fill_(1.1)
+            scales.log_std.fill_(math.log(spread) if spread else -50.0)
+
+
+LAYERS = {
+    "Linear": lambda: (nn.Linear(6, 4), torch.randn(3, 6)),
+    "Conv1d": lambda: (nn.Conv1d(6, 4, 3, padding=1, groups=2), torch.randn(3, 6, 7)),
+    "Conv2d": lambda: (nn.Conv2d(6, 4, 3, padding="same", padding_mode="circular"), torch.randn(3, 6, 5, 5)),
+    "ConvTranspose2d": lambda: (nn.ConvTranspose2d(6, 4, 3, stride=2, groups=2), torch.randn(3, 6, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("bayesian_bias", [True, False])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_scaled_layer_computes_with_the_scaled_weights(name, bayesian_bias):
+    """With scales that differ from unit to unit and have no spread: the numbers of the plain layer with z ⊙ mean."""
+    torch.manual_seed(0)
+    layer, x = (part.to(DOUBLE) for part in LAYERS[name]())
+    scheme = Scheme(noisy=partial(FlowBlock, hidden=4, steps=0), layers=SCALED)
+    net = convert(layer, select(layer, None, bias=bayesian_bias), scheme, Normal(1.0), 0.1)
+    known_scales(net, 0.0)
+    with torch.no_grad():
+        for scales in net.blocks[0].scales:
+            scales.mean.uniform_(0.5, 2.0)
+    for inputs in (x, x[0]):  # a batch, and an example by itself
+        torch.testing.assert_close(net.train()(inputs), net.plain()(inputs), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_example_has_scales_of_its_own(name):
+    """The spread over the equal rows of one pass is that over draws of the weights, scales included."""
+    torch.manual_seed(0)
+    layer, x = (part.to(DOUBLE) for part in LAYERS[name]())
+    net, count = converted(layer, steps=0), 2000
+    known_scales(net)
+    with torch.no_grad():
+        rows = net.train()(x[:1].expand(count, *x.shape[1:])).flatten(1)
+        plain = net.plain()
+        draws = torch.cat([torch.func.functional_call(plain, net.draw(), (x[:1],)).flatten(1) for _ in range(count)])
+    spread = draws.std(0)
+    assert (rows.std(0) / spread - 1).abs().max() < 5 / math.sqrt(count)  # of two estimates, each off by 1/√(2 count)
+    assert ((rows.mean(0) - draws.mean(0)).abs() < 5 * spread * math.sqrt(2 / count)).all()
+
+
+def test_tokens_of_a_sentence_share_their_scales():
+    torch.manual_seed(0)
+    net = converted(nn.Linear(2, 3, bias=False).to(DOUBLE), steps=0)
+    known_scales(net)
+    with torch.no_grad():
+        out = net.train()(torch.randn(2, dtype=DOUBLE).expand(2, 4, 2))
+    torch.testing.assert_close(out, out[:, :1].expand_as(out), rtol=0, atol=1e-7)
+    assert not torch.allclose(out[0], out[1])

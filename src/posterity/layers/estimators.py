@@ -33,6 +33,7 @@ __all__ = [
     "flipout_linear",
     "local_convolution",
     "local_linear",
+    "noised",
 ]
 
 
@@ -79,6 +80,11 @@ def local_convolution(
 ) -> Tensor:
     """A convolution of any dimension, transposed or not, with the noise of its outputs; arguments as above."""
     return _LocalConvolution.apply(*_same_type(x, mean, variance, bias, bias_variance), geometry)
+
+
+def noised(center: Tensor, variance: Tensor) -> Tensor:
+    """center + √variance ⊙ ε, for means and variances of outputs that were made apart."""
+    return _Noised.apply(center, variance)
 
 
 def flipout_linear(
@@ -142,6 +148,20 @@ def _add_noise(center: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     noise = normal_like(center)
     out = center.addcmul_(std, noise)
     return out, noise.div_(std.mul_(2))
+
+
+class _Noised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, center: Tensor, variance: Tensor) -> Tensor:
+        out, h = _add_noise(center.clone(), variance.clone())
+        ctx.save_for_backward(h)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        (h,) = ctx.saved_tensors
+        return grad, h * grad
 
 
 class _LocalLinear(torch.autograd.Function):

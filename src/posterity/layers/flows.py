@@ -85,6 +85,11 @@ class Scales(nn.Module):
         self.auxiliary = Flow(size, 2 * hidden, steps)
         self.look, self.aim, self.spread = (nn.Parameter(0.01 * torch.randn(size)) for _ in range(3))
 
+    def sample(self, count: int) -> Tensor:
+        """z [count, size], in whole precision though a layer asks for it in the middle of a pass."""
+        with torch.autocast(self.mean.device.type, enabled=False):
+            return self.draw(torch.randn_like(self.mean.expand(count, -1)))[0]
+
     def draw(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """z [n, size] and log q(z) [n] from standard normal noise [n, size]."""
         z, log_det = self.forward_flow(self.mean + self.log_std.exp() * noise)
@@ -99,9 +104,9 @@ class Scales(nn.Module):
 
 
 class FlowBlock(Diagonal):
-    """Weights given their scales enter by activations; scales are drawn once a pass."""
+    """Weights given their scales enter by activations, and in training every example has scales of its own."""
 
-    beside = ("_mean", "_variance")
+    beside = ("_mean", "_variance", "_scales")
 
     def __init__(
         self,
@@ -118,9 +123,11 @@ class FlowBlock(Diagonal):
         self.scales = nn.ModuleList(Scales(size, hidden, steps) for size in self.groups.sizes).to(mean)
 
     def noisy(self) -> dict[str, Tensor]:
-        """Means given one draw of the scales, and variances."""
-        z, _ = self._draw_scales()
-        return {"_mean": self.groups.expand(z) * self.mean, "_variance": (2 * self.log_std).exp()}
+        """Means before they are scaled, and variances; layers draw the scales, since they know how many examples come."""
+        for scales, places in zip(self.scales, self.slots.places, strict=True):
+            for layer, attribute in places:
+                setattr(layer, f"{attribute}_scales", scales.sample)
+        return {"_mean": self.mean, "_variance": (2 * self.log_std).exp()}
 
     def draw(self) -> Tensor:
         """z ⊙ mean + std ⊙ ε."""

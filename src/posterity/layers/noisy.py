@@ -1,8 +1,8 @@
 """Layers that add their weights' noise to activations, in the place of the plain ones while a network is trained.
 
 A layer of a converted network changes its class and nothing else: its settings, hooks and name stay. For a training
-pass it is given ``weight_mean`` with ``weight_variance`` (local) or ``weight_deviation`` (flipout); without them it is
-the plain layer. The ``CONSISTENT`` ones have the noise of one draw of the weights for each example, as a posterior's
+pass it is given ``weight_mean`` with ``weight_variance`` (local; with ``weight_scales``, which draws scales for so many
+examples, scaled) or ``weight_deviation`` (flipout); without them it is the plain layer. The ``CONSISTENT`` ones have the noise of one draw of the weights for each example, as a posterior's
 predictions have: they draw weights where rows are tokens, and where a pass calls them more than once (``shared``).
 Code that reads ``layer.weight`` itself while training is refused: such a layer needs the reparameterised estimator. So
 is a checkpoint inside the network, which runs a layer again when the pass is over.
@@ -10,6 +10,7 @@ is a checkpoint inside the network, which runs a layer again when the pass is ov
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -23,10 +24,11 @@ from posterity.layers.estimators import (
     flipout_linear,
     local_convolution,
     local_linear,
+    noised,
 )
 from posterity.types import PosterityError
 
-__all__ = ["CONSISTENT", "FLIPOUT", "LOCAL"]
+__all__ = ["CONSISTENT", "FLIPOUT", "LOCAL", "SCALED"]
 
 
 class _Noisy(nn.Module):
@@ -97,6 +99,36 @@ class _ConsistentLinear(_LocalLinear):
         return F.linear(input, self.weight_drawn, self.center if self.bias_drawn is None else self.bias_drawn)
 
 
+class _Scaled(_Noisy):
+    """Local noise about means that are multiplied by random scales, which every example has its own of."""
+
+    weight_scales: Callable[[int], Tensor] | None = None
+    bias_scales: Callable[[int], Tensor] | None = None
+
+    def center_for(self, examples: int) -> Tensor | None:
+        """The bias, each example's [examples, out] where it is Bayesian."""
+        if self.bias_mean is None or self.bias_scales is None:
+            return self._parameters["bias"]
+        return self.bias_scales(examples) * self.bias_mean
+
+
+class _ScaledLinear(_Scaled, nn.Linear):  # type: ignore[misc,override]
+    """x ⊙ z ↦ (x ⊙ z) ∗ mean + √(x² ∗ variance) ⊙ ε: an input's scale is that of its weights."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.weight_mean is None or self.weight_variance is None or self.weight_scales is None:
+            self.check_filled()
+            return super().forward(input)
+        x = input[None] if input.ndim == 1 else input
+        between = [1] * (x.ndim - 2)  # tokens of a sentence share their scales
+        center = F.linear(x * self.weight_scales(len(x)).view(len(x), *between, -1), self.weight_mean)
+        bias = self.center_for(len(x))
+        if bias is not None:
+            center = center + (bias if bias.ndim == 1 else bias.view(len(x), *between, -1))
+        variance = F.linear(x * x, self.weight_variance, self.bias_variance)
+        return noised(center, variance.to(center)).view(*input.shape[:-1], -1)
+
+
 class _FlipoutLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
     def forward(self, input: Tensor) -> Tensor:
         if self.weight_mean is None or self.weight_deviation is None:
@@ -112,6 +144,26 @@ class _LocalConvolution(_Noisy):
             return super().forward(input, *output_size, **named)  # type: ignore[misc]
         x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
         out = local_convolution(x, self.weight_mean, self.weight_variance, self.center, self.bias_variance, geometry)
+        return out if x.ndim == input.ndim else out.squeeze(0)
+
+
+class _ScaledConvolution(_Scaled):
+    """z ⊙ (x ∗ mean) + √(x² ∗ variance) ⊙ ε, a scale for each filter."""
+
+    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
+        if self.weight_mean is None or self.weight_variance is None or self.weight_scales is None:
+            self.check_filled()
+            return super().forward(input, *output_size, **named)  # type: ignore[misc]
+        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
+        center = torch.convolution(x, self.weight_mean, None, *geometry)
+        over = [1] * (center.ndim - 2)
+        scales = self.weight_scales(len(x))  # a transposed convolution has the same filters for each of its groups
+        center = center * scales.repeat(1, center.shape[1] // scales.shape[1]).view(*center.shape[:2], *over)
+        bias = self.center_for(len(x))
+        if bias is not None:
+            center = center + bias.view(-1, center.shape[1], *over)
+        variance = torch.convolution(x * x, self.weight_variance, self.bias_variance, *geometry)
+        out = noised(center, variance.to(center))
         return out if x.ndim == input.ndim else out.squeeze(0)
 
 
@@ -198,11 +250,14 @@ LOCAL = _versions(_LocalLinear, _LocalConvolution)
 FLIPOUT = _versions(_FlipoutLinear, _FlipoutConvolution)
 """Layers with one deviation and random signs, by the plain class that they stand in for."""
 
+SCALED = _versions(_ScaledLinear, _ScaledConvolution)
+"""Layers with local noise about scaled means, by the plain class that they stand in for."""
+
 CONSISTENT = _versions(_ConsistentLinear, _ConsistentConvolution)
 """Linear local, convolutions flipout, and drawn where these would give one example several draws of the weights."""
 
 globals().update(
     {  # pickle looks here
-        version.__name__: version for versions in (LOCAL, FLIPOUT, CONSISTENT) for version in versions.values()
+        version.__name__: version for versions in (LOCAL, SCALED, FLIPOUT, CONSISTENT) for version in versions.values()
     }
 )

@@ -16,7 +16,7 @@ from torch import nn
 from posterity.layers.blocks import Radial
 from posterity.layers.convert import Scheme, convert
 from posterity.layers.flows import FlowBlock
-from posterity.layers.noisy import LOCAL
+from posterity.layers.noisy import SCALED
 from posterity.layers.select import select
 from posterity.layers.variational import Variational
 from posterity.networks import duplicate
@@ -30,7 +30,7 @@ __all__ = ["FAMILIES", "Implicit"]
 
 FAMILIES: dict[str, Callable[..., Scheme]] = {
     "radial": lambda: Scheme(drawn=Radial),
-    "mnf": lambda hidden, steps: Scheme(noisy=partial(FlowBlock, hidden=hidden, steps=steps), layers=LOCAL),
+    "mnf": lambda hidden, steps: Scheme(noisy=partial(FlowBlock, hidden=hidden, steps=steps), layers=SCALED),
 }
 """Families without a density by the name that a file gives them; called with the options that it stores."""
 
