@@ -159,5 +159,5 @@ def run(description: str | None, parts: dict[str, Callable[[Bench], None]]) -> N
     bench = Bench(torch.device(options.device), options.rounds)
     for name in options.only:
         parts[name](bench)
-    if options.out is not None:
-        bench.write(options.out)
+        if options.out is not None:
+            bench.write(options.out)  # what there is, should the next part fail

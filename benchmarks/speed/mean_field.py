@@ -11,6 +11,7 @@ peak.
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import statistics
 import time
@@ -142,9 +143,8 @@ def main() -> None:
             works = steps(lambda make=make: make((1, 28, 28), 10), x, y)
             rows += measure(name, works, options.rounds, calls, gpu)
     if options.out:
-        options.out.write_text(
-            json.dumps({"device": options.device, "torch": torch.__version__, "rows": rows}, indent=1)
-        )
+        where = {"device": options.device, "torch": torch.__version__, "date": datetime.date.today().isoformat()}
+        options.out.write_text(json.dumps({**where, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

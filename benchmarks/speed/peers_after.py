@@ -115,7 +115,8 @@ def laplace_torch(network: nn.Module, x: Tensor, y: Tensor, subset: str, structu
     """laplace-torch, fitted."""
     kind = import_module("laplace").Laplace
     found = kind(network, "classification", subset_of_weights=subset, hessian_structure=structure)
-    found.fit(DataLoader(TensorDataset(x, y), core.BATCH))
+    with x.device:  # it makes tensors on the default device
+        found.fit(DataLoader(TensorDataset(x, y), core.BATCH))
     return found
 
 

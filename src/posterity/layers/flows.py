@@ -123,7 +123,7 @@ class FlowBlock(Diagonal):
         self.scales = nn.ModuleList(Scales(size, hidden, steps) for size in self.groups.sizes).to(mean)
 
     def noisy(self) -> dict[str, Tensor]:
-        """Means before they are scaled, and variances; layers draw the scales, since they know how many examples come."""
+        """Means and variances; layers draw the scales, since they know how many examples there are."""
         for scales, places in zip(self.scales, self.slots.places, strict=True):
             for layer, attribute in places:
                 setattr(layer, f"{attribute}_scales", scales.sample)

@@ -1,9 +1,10 @@
 """Layers that add their weights' noise to activations, in the place of the plain ones while a network is trained.
 
 A layer of a converted network changes its class and nothing else: its settings, hooks and name stay. For a training
-pass it is given ``weight_mean`` with ``weight_variance`` (local; with ``weight_scales``, which draws scales for so many
-examples, scaled) or ``weight_deviation`` (flipout); without them it is the plain layer. The ``CONSISTENT`` ones have the noise of one draw of the weights for each example, as a posterior's
-predictions have: they draw weights where rows are tokens, and where a pass calls them more than once (``shared``).
+pass it is given ``weight_mean`` with ``weight_variance`` (local; scaled, if ``weight_scales`` is there, which draws
+scales for so many examples) or ``weight_deviation`` (flipout); without them it is the plain layer. The ``CONSISTENT``
+ones have the noise of one draw of the weights for each example, as a posterior's predictions have: they draw weights
+where rows are tokens, and where a pass calls them more than once (``shared``).
 Code that reads ``layer.weight`` itself while training is refused: such a layer needs the reparameterised estimator. So
 is a checkpoint inside the network, which runs a layer again when the pass is over.
 """
