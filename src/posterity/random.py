@@ -75,8 +75,8 @@ def global_seed(seed: int, device: torch.device) -> Iterator[None]:
 
 def normal_(out: Tensor, std: float = 1.0, *, generator: torch.Generator | None = None) -> Tensor:
     """Fill a contiguous tensor with N(0, std²), as training noise."""
-    if out.device.type != "cpu" or out.dtype != torch.float32:
-        return out.normal_(0, std, generator=generator)
+    if out.device.type != "cpu" or out.dtype != torch.float32 or torch.compiler.is_compiling():
+        return out.normal_(0, std, generator=generator)  # a compiler makes these in the midst of other work
     quantiles = _quantiles() if std == 1 else _quantiles() * std
     size = min(_PIECE, out.numel())
     bits, places = torch.empty(-(-size // 4), dtype=torch.int64), torch.empty(size, dtype=torch.int32)

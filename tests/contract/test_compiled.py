@@ -69,3 +69,24 @@ def test_laplace_after_training_of_a_compiled_network(compiled):
 def test_a_network_wrapped_over_devices_is_refused(method):
     with pytest.raises(pst.PosterityError, match=r"DataParallel wraps a network over devices, .* give its \.module"):
         pst.fit(nn.DataParallel(NETWORK), method, (X, Y), epochs=1)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
+@pytest.mark.parametrize("estimator", ["auto", "local", "flipout", "reparameterised", None])
+def test_a_variational_network_is_compiled_once_and_whole(estimator):
+    """One graph a pass from the first step on: what compiles anew at the second cannot be recorded on a GPU."""
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    method = pst.MNF(hidden=4) if estimator is None else pst.MeanField(estimator=estimator)
+    plain = nn.Sequential(nn.Conv1d(1, 4, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    net = method.prepare(plain).train()
+    forward = torch.compile(net, backend=backend)
+    for _ in range(3):
+        (F.cross_entropy(forward(X[:, None]), Y) + pst.kl(net) / len(X)).backward()
+    assert len(graphs) == 1
+    assert all(p.grad is not None for p in net.parameters())

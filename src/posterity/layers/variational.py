@@ -49,12 +49,17 @@ class Variational(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's outputs: with fresh noise in train mode, at the mean in eval mode."""
-        if self.training and not self._looked:
+        if self.training:
             # Not a decorator: that would import torch's compiler, which takes over a second, for everyone.
-            look = torch.compiler.disable(self._find_shared) if torch.compiler.is_compiling() else self._find_shared
+            look = torch.compiler.disable(self._look) if torch.compiler.is_compiling() else self._look
             look(*args, **kwargs)
-            self._looked = True
         return self._pass(*args, **kwargs)
+
+    def _look(self, *args: Any, **kwargs: Any) -> None:
+        """Before the first training pass. What is compiled must not ask whether it was: the answer changes."""
+        if not self._looked:
+            self._find_shared(*args, **kwargs)
+            self._looked = True
 
     def _pass(self, *args: Any, **kwargs: Any) -> Any:
         try:
