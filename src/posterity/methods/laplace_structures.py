@@ -18,6 +18,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from posterity import last_layer
 from posterity.curvature import ggn
 from posterity.curvature.kfac import KroneckerCurvature
+from posterity.curvature.triangular import inverse_root
 from posterity.flat import Layout
 from posterity.posteriors import DiagonalGaussian, FullGaussian, KroneckerGaussian, WeightPosterior
 from posterity.posteriors.kronecker import MatrixBlock
@@ -185,10 +186,12 @@ class Full:
         _check_size(p for p in module.parameters() if p.requires_grad)
         self.sum: Tensor | float = 0.0
         self.spectrum: Tensor | None = None
+        self.kept: tuple[Precision, Tensor] | None = None
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """The whole matrix."""
-        self.sum = self.sum + ggn.full(module, likelihood, batch, columns, self.names) * len(batch.targets)
+        found = ggn.full(module, likelihood, batch, columns, self.names)
+        self.sum = found.mul_(len(batch.targets)).add_(self.sum)
 
     def scale(self, factor: float) -> None:
         """The matrix."""
@@ -197,7 +200,17 @@ class Full:
     def _precision(self, precision: Precision) -> Tensor:
         total = torch.as_tensor(self.sum)
         own = torch.as_tensor(precision, dtype=total.dtype, device=total.device)
-        return total + (own if own.ndim == 2 else own.expand(len(total)).diag())
+        if own.ndim == 2:
+            return total + own
+        total = total.clone()
+        total.diagonal().add_(own)
+        return total
+
+    def _root(self, precision: Precision) -> Tensor:
+        """R with R Rᵀ = Λ⁻¹, kept for the δ that was asked for last: the evidence and the posterior need the same."""
+        if self.kept is None or self.kept[0] is not precision:
+            self.kept = precision, inverse_root(self._precision(precision))
+        return self.kept[1]
 
     def decompose(self) -> None:
         """The eigenvalues of N H."""
@@ -207,14 +220,13 @@ class Full:
         """Σ log(λ + δ) for one δ and a known spectrum, else of the matrix itself."""
         if isinstance(precision, float) and self.spectrum is not None:
             return torch.log(self.spectrum + precision).sum()
-        return 2 * torch.linalg.cholesky(self._precision(precision)).diagonal().log().sum()
+        return -2 * self._root(precision).diagonal().log().sum()
 
     def posterior(
         self, module: nn.Module, likelihood: Likelihood, mean: Params, precision: Precision, temperature: float
     ) -> WeightPosterior:
         """All weights correlated."""
-        root = inverse_root(self._precision(precision)).mul_(temperature**0.5)
-        return FullGaussian(module, likelihood, mean, root, self.names)
+        return FullGaussian(module, likelihood, mean, self._root(precision) * temperature**0.5, self.names)
 
 
 class LastLayer(Full):
@@ -225,6 +237,7 @@ class LastLayer(Full):
         self.network_is_linear = True
         self.sum = 0.0
         self.spectrum = None
+        self.kept = None
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """From the features that reach the layer."""
@@ -242,7 +255,7 @@ class LastLayer(Full):
             found = ggn.last_layer(module, likelihood, batch, columns)
         else:  # features know nothing of parts that stay fixed, nor of what else a weight does
             found = ggn.full(module, likelihood, batch, columns, self.names)
-        self.sum = self.sum + found * len(batch.targets)
+        self.sum = found.mul_(len(batch.targets)).add_(self.sum)
 
 
 STRUCTURES: dict[str, Callable[[nn.Module], Structure]] = {
@@ -259,17 +272,6 @@ def _check_size(params: Iterable[Tensor]) -> None:
         raise PosterityError(
             f"a full Laplace posterior of {size:,} weights would not fit in memory: use structure='kronecker'"
         )
-
-
-def inverse_root(matrix: Tensor) -> Tensor:
-    """The lower triangular R with R Rᵀ the inverse of a positive definite matrix.
-
-    With rows and columns in reverse order the Cholesky factor L gives the inverse as L⁻ᵀ L⁻¹, and turned back L⁻ᵀ is
-    lower triangular.
-    """
-    L = torch.linalg.cholesky(matrix.flip(0, 1))
-    identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    return torch.linalg.solve_triangular(L, identity, upper=False).T.flip(0, 1)
 
 
 def _eigen(factor: Tensor) -> tuple[Tensor, Tensor]:

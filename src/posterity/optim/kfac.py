@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.curvature.kfac import KroneckerBlock, KroneckerCapture, Sharing, cut_blocks
+from posterity.curvature.triangular import gram_lower, inverse_lower
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.modules import WatchingOptimizer
 from posterity.optim.prior import Group, noise_scale, scaled_precision, with_prior_gradient
@@ -49,8 +50,7 @@ def damped_roots(A: Tensor, G: Tensor, damping: float) -> tuple[Tensor, Tensor]:
 def _inverse_root(matrix: Tensor, damping: Tensor) -> Tensor:
     """L⁻ᵀ of the Cholesky factor L of matrix + damping I."""
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    L = torch.linalg.cholesky(matrix + damping * identity)
-    return torch.linalg.solve_triangular(L, identity, upper=False).T
+    return inverse_lower(torch.linalg.cholesky(matrix + damping * identity)).T
 
 
 def natural_gradient(M: Tensor, A_inverse: Tensor, G_inverse: Tensor) -> Tensor:
@@ -229,8 +229,8 @@ class KFAC(WatchingOptimizer):
         """A_d⁻¹ and G_d⁻¹ of a layer, and their roots where there is noise."""
         factors, inverse = self._factors[number], self._inverses[number]
         R_A, R_G = damped_roots(factors.input, factors.output, damping)
-        torch.mm(R_A, R_A.T, out=inverse.input)
-        torch.mm(R_G, R_G.T, out=inverse.output)
+        inverse.input.copy_(gram_lower(R_A.T))
+        inverse.output.copy_(gram_lower(R_G.T))
         if self.noisy:
             self._roots[number].input.copy_(R_A)
             self._roots[number].output.copy_(R_G)
