@@ -236,3 +236,20 @@ def test_tokens_of_a_sentence_share_their_scales():
         out = net.train()(torch.randn(2, dtype=DOUBLE).expand(2, 4, 2))
     torch.testing.assert_close(out, out[:, :1].expand_as(out), rtol=0, atol=1e-7)
     assert not torch.allclose(out[0], out[1])
+
+
+def test_calls_of_one_pass_share_the_scales_of_an_example():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 3)
+
+        def forward(self, x):
+            return self.layer(x) - self.layer(x)
+
+    torch.manual_seed(0)
+    net = converted(Twice().to(DOUBLE), steps=0)
+    known_scales(net)
+    x = torch.randn(5, 2, dtype=DOUBLE)
+    with torch.no_grad():
+        torch.testing.assert_close(net.train()(x), torch.zeros(5, 3, dtype=DOUBLE), rtol=0, atol=1e-7)

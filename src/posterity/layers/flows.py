@@ -16,7 +16,7 @@ A coupling step keeps a masked half of z and moves the other half towards a func
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +126,7 @@ class FlowBlock(Diagonal):
         """Means and variances; layers draw the scales, since they know how many examples there are."""
         for scales, places in zip(self.scales, self.slots.places, strict=True):
             for layer, attribute in places:
-                setattr(layer, f"{attribute}_scales", scales.sample)
+                setattr(layer, f"{attribute}_scales", _once(scales.sample))  # type: ignore[arg-type]
         return {"_mean": self.mean, "_variance": (2 * self.log_std).exp()}
 
     def draw(self) -> Tensor:
@@ -175,6 +175,18 @@ class FlowBlock(Diagonal):
             means.append(z.mean(0))
             variances.append(z.var(0))
         return torch.cat(means), torch.cat(variances)
+
+
+def _once(draw: Callable[[int], Tensor]) -> Callable[[int], Tensor]:
+    """Draws for so many examples, the same when asked again: a layer that a pass calls twice keeps its scales."""
+    drawn: dict[int, Tensor] = {}
+
+    def scales(count: int) -> Tensor:
+        if count not in drawn:
+            drawn[count] = draw(count)
+        return drawn[count]
+
+    return scales
 
 
 def _by_unit(weight: Tensor, shape: tuple[int, ...]) -> Tensor:
