@@ -1,6 +1,7 @@
 """Networks that ``torch.compile`` has wrapped: posteriors go by the names of the network itself."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -90,3 +91,26 @@ def test_a_variational_network_is_compiled_once_and_whole(estimator):
         (F.cross_entropy(forward(X[:, None]), Y) + pst.kl(net) / len(X)).backward()
     assert len(graphs) == 1
     assert all(p.grad is not None for p in net.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(pst.MAP(), pst.MeanField(), pst.SparseVD(), pst.MNF(hidden=4), pst.SWAG(rank=2, start=0.5, every=1)),
+        *(pst.VOGN(), pst.OGN(), pst.IVON(), pst.KFAC(), pst.SGHMC(lr=0.01), pst.HWA(of=pst.VOGN())),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_a_compiled_fit_is_the_plain_one(method, monkeypatch):
+    """Through torch's tracer and its automatic derivatives, without the minutes that making kernels takes."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    network = nn.Sequential(nn.Conv1d(1, 4, 2), nn.BatchNorm1d(4), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)).double()
+    data = X[:, None].double(), Y
+    plain, compiled = (
+        pst.fit(network, method, data, epochs=6, training=pst.Training(batch_size=16, compile=c, progress=False))
+        for c in (False, True)
+    )
+    torch.testing.assert_close(compiled.mean(), plain.mean(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(compiled.variance(), plain.variance(), rtol=1e-9, atol=1e-12)

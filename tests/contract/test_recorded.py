@@ -49,6 +49,22 @@ def test_with_convolutions_batchnorm_micro_batches_and_augmentation(method):
     torch.testing.assert_close(recorded, plain, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("method", [pst.MAP(), pst.IVON(), pst.SGHMC(lr=0.01)], ids=lambda m: type(m).__name__)
+def test_compiled_and_recorded_it_is_the_plain_one(method):
+    inputs, targets = data(n=150)
+    plain = outputs(network(), method, (inputs, targets))
+    compiled = outputs(network(), method, (inputs, targets), compile=True, record=True)
+    torch.testing.assert_close(compiled, plain, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", [pst.MeanField(), pst.SparseVD(), pst.MNF(hidden=4)], ids=lambda m: type(m).__name__)
+def test_noise_in_layers_is_compiled_and_recorded(method):
+    """The compiler draws numbers of its own, so that it is not the plain fit; it learns as well."""
+    training = pst.Training(batch_size=32, lr=0.02, device="cuda", progress=False, compile=True, record=True)
+    history = pst.fit(network(), method, data(n=150), epochs=20, training=training).history
+    assert history[-1]["loss"] < 0.7 * history[0]["loss"]
+
+
 def test_batches_of_a_loader_are_checked_in_the_first_epoch_and_recorded_after_it():
     inputs, targets = data(n=96)
     batches = list(zip(inputs.split(32), targets.split(32), strict=True))
