@@ -3,7 +3,8 @@
 Mean-field weights are independent; here those of a unit share a random scale z whose distribution is learned by a small
 normalizing flow (``posterity.layers.flows``), so that q(w) can be correlated, skewed and of several modes. Training
 maximises the ELBO with the bound on the KL that an auxiliary flow r(z | w) gives. Linear and convolutional layers have
-scales; other weights are mean-field.
+scales; other weights are mean-field. In training every example of a batch has scales and noise of its own, which makes
+gradients quieter; a draw of the posterior is one set of weights for all.
 
 The posterior has draws and moments, but no density.
 """
