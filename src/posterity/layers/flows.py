@@ -80,7 +80,7 @@ class Scales(nn.Module):
     def __init__(self, size: int, hidden: int, steps: int) -> None:
         super().__init__()
         self.mean = nn.Parameter(1 + 0.01 * torch.randn(size))
-        self.log_std = nn.Parameter(torch.full((size,), -4.5))
+        self.log_std = nn.Parameter(torch.full((size,), 0.5 * math.log(0.1)))  # as the paper's code begins
         self.forward_flow = Flow(size, hidden, steps)
         self.auxiliary = Flow(size, 2 * hidden, steps)
         self.look, self.aim, self.spread = (nn.Parameter(0.01 * torch.randn(size)) for _ in range(3))
