@@ -180,13 +180,13 @@ class Full:
     """All of H: for small networks."""
 
     network_is_linear = False
+    kept: tuple[Precision, Tensor] | None = None
 
     def __init__(self, module: nn.Module) -> None:
         self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         _check_size(p for p in module.parameters() if p.requires_grad)
         self.sum: Tensor | float = 0.0
         self.spectrum: Tensor | None = None
-        self.kept: tuple[Precision, Tensor] | None = None
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """The whole matrix."""
@@ -237,7 +237,6 @@ class LastLayer(Full):
         self.network_is_linear = True
         self.sum = 0.0
         self.spectrum = None
-        self.kept = None
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """From the features that reach the layer."""
