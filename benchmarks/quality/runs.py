@@ -7,6 +7,7 @@ import json
 import math
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -43,7 +44,7 @@ class Budget:
 
 
 class Clock:
-    """A callback that remembers when each epoch ended, and the run itself."""
+    """A callback that remembers when each epoch ended, and the run itself; a log shows how far it is."""
 
     def __init__(self) -> None:
         self.run: Run | None = None
@@ -54,6 +55,7 @@ class Clock:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.marks.append(time.perf_counter())
+        print(f"epoch {len(self.marks)}: loss {figures['loss']:.4f}", file=sys.stderr, flush=True)
 
     def epoch(self) -> float | None:
         """The median seconds of an epoch after the first two, which warm up; None where there are too few."""

@@ -114,3 +114,21 @@ def test_a_compiled_fit_is_the_plain_one(method, monkeypatch):
     )
     torch.testing.assert_close(compiled.mean(), plain.mean(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(compiled.variance(), plain.variance(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's compiler warns of what it does itself
+def test_whole_batches_keep_the_graph_of_their_own_size_beside_a_ragged_last_one(monkeypatch):
+    """Left to itself the compiler answers a second size with a graph for any, and from then on uses it for all."""
+    torch._dynamo.reset()
+    graphs, ran = [], []
+
+    def backend(graph, inputs):
+        number = len(graphs)
+        graphs.append([size for each in inputs if isinstance(each, torch.Tensor) for size in each.shape])
+        return lambda *given: ran.append(number) or graph.forward(*given)
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    training = pst.Training(batch_size=len(X) // 2 - 1, compile=True, progress=False)  # two whole ones and one of two
+    pst.fit(NETWORK, pst.MAP(), (X, Y), epochs=2, training=training)
+    assert all(type(size) is int for sizes in graphs for size in sizes)
+    assert ran == [0, 0, 1, 0, 0, 1]

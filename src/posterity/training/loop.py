@@ -62,7 +62,9 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     rates = [group["lr"] for group in run.optimizer.param_groups]  # as asked for now, whatever a checkpoint has
     resumed = checkpoint.restore(run, job.device) if job.training.resume else None
     pace, watch = _pace(job), Watch(job.likelihood, job.held, job.training.patience)
-    forward = torch.compile(run.module) if job.training.compile else run.module
+    # Resident data have few sizes of batch; a graph for any size would be slower, and would serve the whole ones too.
+    fixed = False if job.stream.checked else None
+    forward = torch.compile(run.module, dynamic=fixed) if job.training.compile else run.module
     launched: Callable[[Batch, float], Found] = partial(_gradients, run, job, forward)
     recorded = RecordedGradients(run, launched) if job.training.record and job.device.type == "cuda" else launched
     train_mode(run.module)
