@@ -50,6 +50,7 @@ ROWS: dict[str, Row] = {
     ),
     "Cyclical SGHMC": row(pst.Cyclical(of=SGHMC)),
     "Cyclical SGLD": row(pst.Cyclical(of=SGLD)),
+    "Cyclical SGHMC, batches of 64": replace(row(pst.Cyclical(of=SGHMC)), batch_size=64),  # all as published
     "SGHMC": row(replace(SGHMC, lr_schedule="cosine", burn_in=0.9)),
     "SGLD": row(replace(SGLD, lr_schedule="cosine", burn_in=0.9)),
     "Snapshot ensemble": row(pst.Snapshot(of=pst.SGHMC(lr=0.1, friction=0.1, temperature=0.0, prior=PRIOR), cycles=4)),

@@ -33,7 +33,7 @@ def one_draw(method: pst.Method) -> pst.Method:
 def seconds(table: Table, row: Row, data: DataSet, record: bool) -> float:
     """Of one epoch of the row's first candidate."""
     clock, candidate = Clock(), row.candidates[0]
-    training = replace(table.training(candidate), record=record, callbacks=(clock,))
+    training = replace(table.training(row, candidate), record=record, callbacks=(clock,))
     network = row.network or table.network
     pst.fit(lambda: network(data), one_draw(candidate.method), data.training(), epochs=EPOCHS, training=training)
     found = clock.epoch()

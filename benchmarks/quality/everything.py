@@ -117,11 +117,13 @@ LONG = (
     Part("hwa_cifar10", seeds=5, apart=True),
     Part("swag_five", ("sgd",), seeds=3, apart=True, compile=True),
     # Compiled, an epoch of ResNet-18 takes 1.06 s by itself where it took 1.29 s; eight side by side do twice the work.
-    Part("cyclical_cifar10", ("ivon", "sgd"), seeds=3, trials=64, apart=True, compile=True),
+    Part("cyclical_cifar10", ("cyclical-sghmc-batches-of-64",), epochs=200, apart=True, compile=True),
     Part("cyclical_cifar10", ("cyclical-sghmc", "cyclical-sgld"), seeds=3, apart=True, compile=True),
-    Part("poster_alexnet_augmented", ("noisy-k-fac", "k-fac"), seeds=3, epochs=80, apart=True),
+    Part("cyclical_cifar10", ("ivon", "sgd"), seeds=3, trials=64, apart=True, compile=True),
+    Part("cyclical_cifar10", ("snapshot-ensemble", "sghmc", "sgld"), seeds=3, apart=True, compile=True),
     Part("mnf_cifar5", ("mnf",), seeds=3, trials=15, apart=True),
-    Part("cyclical_cifar10", ("sghmc", "sgld", "snapshot-ensemble", "adamw"), seeds=3, apart=True, compile=True),
+    Part("poster_alexnet_augmented", ("noisy-k-fac", "k-fac"), seeds=3, epochs=80, apart=True),
+    Part("cyclical_cifar10", ("adamw",), seeds=3, apart=True, compile=True),
 )
 FIRST = (
     Part("swag_cifar10", ("swag",), seeds=3, apart=True),

@@ -193,7 +193,7 @@ def conditions(table: Table, runs: list[Run]) -> str:
     )
     sentences = [
         mostly([(run["row"], f"{run['epochs']} epochs") for run in runs]),
-        f"batch {table.batch_size}",
+        mostly([(run["row"], f"batch {table.row(run['row'])[1].batch_size or table.batch_size}") for run in runs]),
         f"{table.draws} draws",
         several(f"{r['examples']['train']:,} training and {r['examples']['test']:,} test examples" for r in runs),
         mostly([(run["row"], run["device"]) for run in runs]),

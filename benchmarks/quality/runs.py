@@ -158,7 +158,7 @@ def fitted(
 ) -> tuple[Finished, dict[str, Any]]:
     """The fit, and the record of how it was made."""
     clock, epochs = Clock(), budget.epochs or table.epochs
-    training = replace(table.training(candidate), callbacks=(clock,), compile=budget.compile)
+    training = replace(table.training(row, candidate), callbacks=(clock,), compile=budget.compile)
     network = row.network or table.network
     begin = time.perf_counter()
     posterior = pst.fit(

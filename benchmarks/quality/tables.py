@@ -64,12 +64,14 @@ class Row:
         lines: What is read off the fit, by the name of its line; empty for its own posterior under the row's name.
         network: A network of its own, where it is not the table's.
         follows: Another row whose choice it takes, because the two must not differ in what is chosen.
+        batch_size: Of its own, where it is not the table's.
     """
 
     candidates: tuple[Candidate, ...]
     lines: Mapping[str, Line] = field(default_factory=dict)
     network: Network | None = None
     follows: str | None = None
+    batch_size: int | None = None
 
 
 def row(method: pst.Method, *others: pst.Method, **training: Any) -> Row:
@@ -96,7 +98,7 @@ class Table:
         rows: What is fitted, by name.
         epochs: The same for all rows.
         seeds: How many.
-        batch_size: The same for all rows.
+        batch_size: Of all rows that have none of their own.
         augment: The same for all rows.
         autocast: Forward passes of training in bfloat16, on a GPU.
         record: Replay training steps on a GPU; not all networks can be.
@@ -148,11 +150,11 @@ class Table:
                 return own, found
         raise pst.PosterityError(f"{self.name} has no row {name!r}: there are {', '.join(map(slug, self.rows))}")
 
-    def training(self, candidate: Candidate) -> pst.Training:
+    def training(self, row: Row, candidate: Candidate) -> pst.Training:
         """The candidate's training with what all rows share."""
         return replace(
             candidate.training,
-            batch_size=self.batch_size,
+            batch_size=row.batch_size or self.batch_size,
             augment=self.augment,
             autocast=self.autocast and torch.cuda.is_available(),
             record=self.record,

@@ -203,7 +203,7 @@ def test_every_table_is_whole(name):
     assert all(each.follows in (None, *found.rows) for each in found.rows.values())
     for each in found.rows.values():
         for candidate in each.candidates:
-            found.training(candidate)
+            assert found.training(each, candidate).batch_size == (each.batch_size or found.batch_size)
 
 
 def test_a_foreign_set_with_several_figures_has_a_table_of_its_own():
