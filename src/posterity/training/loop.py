@@ -4,8 +4,8 @@ For each draw and micro-batch
 
     loss = −mean log p(y | f(x)) + penalty/num_data,
 
-backward, dividing nothing; then one average of the method's statistics over ranks; step; observe. Division by
-``num_data`` happens in this file and nowhere else.
+backward, dividing nothing; then one average of the method's statistics over ranks; step; observe. A penalty is a sum
+over weights, and this is the one place where a fit divides it by ``num_data``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from posterity.calling import call, check_finite, map_batch, map_inputs, num_exa
 from posterity.devices import number
 from posterity.methods.base import Method
 from posterity.networks import train_mode
-from posterity.optim.schedules import Pace, schedule
+from posterity.optim.schedules import ByStep, Pace, schedule
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
 from posterity.training.checkpoint import Checkpoint, set_global_generators
@@ -166,16 +166,15 @@ def _end_epoch(run: Run, job: Job, watch: Watch, callbacks: tuple[Callback, ...]
         callback.on_epoch(run, figures)
 
 
-def _pace(job: Job) -> tuple[Callable[[int], float], Callable[[int], float]]:
+def _pace(job: Job) -> ByStep:
     """Learning-rate factor and temperature by step: the method's own, or what was asked for; both is an error."""
     own, asked = job.method.schedule(job.plan) or Pace(), job.training.schedule
     if own.lr is not None and asked is not None:
         raise PosterityError(f"{type(job.method).__name__} has a schedule of its own: leave Training(schedule=...) out")
-    chosen = schedule(asked or "cosine")
-    return own.lr or (lambda step: chosen.factor(step, job.plan)), own.temperature or (lambda step: 1.0)
+    return own.by_step(schedule(asked or "cosine"), job.plan)
 
 
-def _set_pace(run: Run, pace: tuple[Callable[[int], float], Callable[[int], float]], rates: list[float]) -> None:
+def _set_pace(run: Run, pace: ByStep, rates: list[float]) -> None:
     factor, run.temperature = pace[0](run.step), pace[1](run.step)
     for group, rate in zip(run.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate * factor
