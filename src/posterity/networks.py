@@ -37,14 +37,15 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def duplicate(module: AnyModule) -> AnyModule:
-    """A deep copy, also of a network that keeps results of its last pass, such as attention maps or features."""
+    """A deep copy; the network may keep results of its last pass, such as attention maps or features."""
     return copy.deepcopy(module, results_kept(module))
 
 
 def results_kept(module: nn.Module) -> dict[int, Any]:
-    """What a deep copy of a network shall hold for results of its last pass, which torch does not copy: a memo.
+    """The memo for a deep copy of a network: what stands in it for results of the last pass, which torch cannot copy.
 
-    Those with a graph behind them come without it; those of a pass under vmap or jvp are nothing outside of it.
+    A result with a graph behind it is copied without the graph. One of a pass under vmap or jvp has no numbers outside
+    of that pass, and becomes an empty tensor.
     """
     found = [t for part in module.modules() for t in tree_leaves(vars(part)) if isinstance(t, Tensor)]
     escaped = [t for t in found if torch._C._functorch.is_functorch_wrapped_tensor(t)]
@@ -61,8 +62,8 @@ def copied(module: nn.Module) -> nn.Module:
     """A copy of the user's network, which is never changed itself; one that could not be copied later is refused.
 
     Of a compiled network it is the plain one: names stay what they were, and draws go through it as through any other.
-    Embeddings give whole gradients in it: prior and noise are everywhere, and few optimizers take sparse ones. A
-    BatchNorm layer in eval mode in a network in training mode is frozen, and is marked, since modes change.
+    Its embeddings have dense gradients: prior and noise act on every row, and few optimizers take sparse gradients. A
+    BatchNorm layer in eval mode, in a network in training mode, is frozen; it is marked, since modes change later.
     """
     module = unwrapped(module)
     for name, part in module.named_modules():
@@ -92,7 +93,7 @@ def is_frozen(layer: nn.Module) -> bool:
 
 
 def train_mode(network: nn.Module) -> nn.Module:
-    """The network in training mode, but for BatchNorm layers that are frozen."""
+    """The network in training mode, except for BatchNorm layers that are frozen."""
     network.train()
     for layer in filter(is_frozen, network.modules()):
         layer.eval()
@@ -100,7 +101,7 @@ def train_mode(network: nn.Module) -> nn.Module:
 
 
 def plain_copy(module: nn.Module) -> nn.Module:
-    """A copy of its own in eval mode, that no optimizer will touch."""
+    """A copy in eval mode, whose parameters need no gradients."""
     return copied(module).eval().requires_grad_(False)
 
 
@@ -110,7 +111,7 @@ def precision_of(module: nn.Module) -> str:
 
 
 def check_same_network(whose: str, theirs: Mapping[str, object], own: Mapping[str, object]) -> None:
-    """Refuse what is of a network with other parameters, which are told by their shapes."""
+    """Refuse what belongs to another network, as the names and shapes of its parameters tell."""
     for name in [*theirs, *own]:
         if theirs.get(name) != own.get(name):
             was, got = theirs.get(name, "absent"), own.get(name, "absent")
@@ -120,7 +121,7 @@ def check_same_network(whose: str, theirs: Mapping[str, object], own: Mapping[st
 
 
 def load_buffers(module: nn.Module, stored: Params) -> None:
-    """Give a network these buffers, those that are not persistent, too, which ``load_state_dict`` passes over."""
+    """Give a network these buffers, including those that are not persistent, which ``load_state_dict`` leaves out."""
     for name, buffer in module.named_buffers():
         if name in stored:
             buffer.data = stored[name].to(buffer)

@@ -67,7 +67,7 @@ def choose(criterion: Criterion, dense: nn.Module, variance: Params, validation:
 
 @torch.no_grad()
 def _doubt(dense: nn.Module, certain: Params, large: Params, example: Inputs) -> None:
-    """Warn where variances mislead: those of an optimizer's path, as SWAG's, are largest where the data pull most."""
+    """Warn where variances mislead: along an optimizer's path (SWAG) they are largest where the data pull most."""
     if float(torch.cat([score.reshape(-1) for score in certain.values()]).median()) < 1:
         return  # the half that goes is noise
     outputs = calling.call(dense, example)

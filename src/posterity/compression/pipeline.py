@@ -137,7 +137,7 @@ def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Pa
 
 
 def _unjudged(dense: nn.Module, variance: Params) -> tuple[str, ...]:
-    """Where a part of the network is Bayesian, the rest of it is not pruned."""
+    """A note for networks of which only a part is Bayesian: the rest is not pruned."""
     weights = masks.weights(dict(dense.named_parameters()))
     whole = weights.keys() - variance.keys() if variance else ()
     said = f"{len(whole)} of {len(weights)} layers' weights have no variance to be judged by, and stay whole"
@@ -145,7 +145,7 @@ def _unjudged(dense: nn.Module, variance: Params) -> tuple[str, ...]:
 
 
 def _example(subject: Posterior | nn.Module, dense: nn.Module, validation: Any, example: Inputs | None) -> Inputs:
-    """Inputs to trace and time with, wherever they can be had."""
+    """Inputs to trace and time with: given, from the validation data, or made up from the posterior's record."""
     if example is not None:
         structured = isinstance(example, Mapping | list | tuple)
         return example if structured else calling.as_tensor(example, "the example")

@@ -1,4 +1,4 @@
-"""A network as a graph: traced with torch.fx, shapes measured, BatchNorm folded, what does nothing taken out.
+"""A network as a graph: traced with torch.fx, shapes measured, BatchNorm folded, idle layers taken out.
 
 Sub-modules whose own Python torch.fx cannot follow become single opaque calls; a network whose outermost forward
 cannot be followed is refused.

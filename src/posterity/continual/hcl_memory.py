@@ -1,4 +1,4 @@
-"""What HCL keeps of its past: the network as it was when the task last changed, to make up examples of others from."""
+"""What HCL keeps of its past: the network as the task last changed, which makes up examples of the other tasks."""
 
 from __future__ import annotations
 

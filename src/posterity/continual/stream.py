@@ -1,8 +1,8 @@
 """The state of a stream of tasks, and how one more is learned; ``learn`` is the way in.
 
 For a task: its memory is cut, it is fitted with the prior, the start and the examples that the strategy asks for, and
-it becomes the past of the next. The past is a pure function of the tasks' posteriors and data, so that it can be had
-again from what is on disk.
+it becomes the past of the next. The past is a pure function of the tasks' posteriors and data, so that it can be
+rebuilt from what is on disk.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Stream:
         return self.settings.seed + SEED_STRIDE * index
 
     def _likelihood(self, task: Task) -> Likelihood:
-        """With a head for each task, that of this one; of all heads where examples of several are learned together."""
+        """The likelihood of this task's head, or of all heads where examples of several tasks are learned together."""
         if task.head is None:
             return self.settings.likelihood or likelihoods.infer(task.train[1])
         heads: Any = tuple(head for _, head in self.tests)
@@ -156,7 +156,7 @@ class Stream:
         )
 
     def _refined(self, likelihood: Likelihood, index: int) -> Posterior:
-        """The carried posterior after the remembered examples, too; it is used for predictions only."""
+        """The carried posterior after learning the remembered examples, too; only predictions are made with it."""
         several = replace(likelihood, head=None) if isinstance(likelihood, MultiHead) else likelihood
         method = self.settings.strategy.method_for(self.past, several)
         return self._fit(method, joined(self.past.memory), several, index, "memory")

@@ -66,9 +66,9 @@ def monte_carlo_fisher(draws: int = 1, generator: torch.Generator | None = None)
 
 
 def weighted(columns: Columns, weights: Tensor | None) -> Columns:
-    """Every example's curvature times its weight, where it has one, as that of so many copies of it.
+    """Columns that multiply every example's curvature by its weight, where it has one, as so many copies would.
 
-    Kronecker factors have the weights in G alone: as d, they are taken to be independent of u.
+    Of the Kronecker factors only G takes in the weights; like d, they are taken to be independent of u.
     """
     if weights is None:
         return columns
@@ -147,7 +147,7 @@ def last_layer(module: nn.Module, likelihood: Likelihood, batch: Batch, columns:
 def _backward(
     module: nn.Module, likelihood: Likelihood, batch: Batch, columns: Columns, watch: SquareCapture | KroneckerCapture
 ) -> None:
-    """One backward pass for each column, watched: the first reaches all parameters, the others what is needed."""
+    """One watched backward pass for each column: the first reaches all parameters, the others only what is needed."""
     params = [p for p in module.parameters() if p.requires_grad]
     with buffers_kept(module), torch.enable_grad(), watch.on():
         outputs = call(module, batch.inputs)

@@ -1,4 +1,4 @@
-"""What only a comparison's report shows of a posterior: pictures, sentences, decision surfaces, what it costs."""
+"""What only a comparison's report shows of a posterior: pictures, sentences, decision surfaces, costs."""
 
 from __future__ import annotations
 

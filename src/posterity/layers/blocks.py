@@ -98,8 +98,8 @@ class Block(nn.Module):
 class Diagonal(Block):
     """Independent weights; how their noise enters a pass is the estimator's matter.
 
-    On a CPU, against a Normal prior, a noisy pass brings the KL with it. That is handed out once, and only while the
-    parameters are still those of the pass; on a GPU the passes over the weights that it saves cost next to nothing.
+    On a CPU, with a Normal prior, a noisy pass brings the KL with it. That KL is handed out once, and only while the
+    parameters are still those of the pass. On a GPU the passes over the weights that this saves cost next to nothing.
     """
 
     _ready: tuple[tuple[float, ...], Tensor] | None = None

@@ -1,10 +1,16 @@
 """Layers that add their weights' noise to activations, in the place of the plain ones while a network is trained.
 
 A layer of a converted network changes its class and nothing else: its settings, hooks and name stay. For a training
-pass it is given ``weight_mean`` with ``weight_variance`` (local; scaled, if ``weight_scales`` is there, which draws
-scales for so many examples) or ``weight_deviation`` (flipout); without them it is the plain layer. The ``CONSISTENT``
-ones have the noise of one draw of the weights for each example, as a posterior's predictions have: they draw weights
-where rows are tokens, and where a pass calls them more than once (``shared``).
+pass it is given ``weight_mean``, and with it
+
+    local     ``weight_variance``
+    scaled    ``weight_variance`` and ``weight_scales``, a function that draws scales for a number of examples
+    flipout   ``weight_deviation``
+
+Without them it is the plain layer. The ``CONSISTENT`` layers give each example the noise of one draw of the weights, as
+a posterior's predictions have it: they draw weights where rows are tokens, and where a pass calls them more than once
+(``shared``).
+
 Code that reads ``layer.weight`` itself while training is refused: such a layer needs the reparameterised estimator. So
 is a checkpoint inside the network, which runs a layer again when the pass is over.
 """
@@ -101,7 +107,7 @@ class _ConsistentLinear(_LocalLinear):
 
 
 class _Scaled(_Noisy):
-    """Local noise about means that are multiplied by random scales, which every example has its own of."""
+    """Local noise about means that are multiplied by random scales; every example has scales of its own."""
 
     weight_scales: Callable[[int], Tensor] | None = None
     bias_scales: Callable[[int], Tensor] | None = None
@@ -256,7 +262,7 @@ SCALED = _versions(_ScaledLinear, _ScaledConvolution)
 """Layers with local noise about scaled means, by the plain class that they stand in for."""
 
 CONSISTENT = _versions(_ConsistentLinear, _ConsistentConvolution)
-"""Linear local, convolutions flipout, and drawn where these would give one example several draws of the weights."""
+"""Local for Linear, flipout for convolutions; weights are drawn where these would give an example several draws."""
 
 globals().update(
     {  # pickle looks here

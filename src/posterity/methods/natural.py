@@ -91,7 +91,7 @@ class NaturalGradient(Method):
         }
 
     def perturb(self, optimizer: Optimizer, weight: float) -> AbstractContextManager[None]:
-        """A draw of the weights, or only a look at the layers."""
+        """A draw of the weights; OGN and K-FAC stay at the mean, and only watch the layers."""
         return cast(SampledOptimizer, optimizer).sampled_weights(weight)
 
     def penalty(self, module: nn.Module, temperature: float) -> float:

@@ -74,7 +74,7 @@ class Pruning(Method):
     Attributes:
         keep: The fraction of weights at the end.
         threshold: Weights of at most this magnitude go, whatever ``keep`` would leave.
-        criterion: ``magnitude``, or ``random`` for the baseline's baseline.
+        criterion: ``magnitude``, or ``random``, which magnitude has to beat.
         ramp: ``one-shot``, ``gradual`` or ``iterative``.
         start: When pruning begins, as a fraction of the run.
         stop: When it is complete.
@@ -163,7 +163,7 @@ class Pruner:
         self.chance: Params = {}
 
     def observe(self, run: Run) -> None:
-        """Prune when it is time to, and else keep at zero what was pruned."""
+        """Prune when it is due; otherwise keep what was pruned at zero."""
         if run.step % self.every == 0 or run.step == run.plan.steps:
             self.prune(run, run.step / run.plan.steps)
         elif not self.method.regrow:

@@ -120,7 +120,7 @@ class SparseVD(MeanField):
         return figures | {f"sparsity {name}": float(g.mean()) for name, g in gone.items()}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: nothing left."""
+        """At the end: no weight is left."""
         if run.step >= run.plan.steps and not any(bool(b.survivors().any()) for b in sparse_blocks(run.module)):
             yield (
                 "every weight is gone: the data do not pay for any (random labels?), or the KL came too early; "
@@ -134,7 +134,7 @@ def sparse_blocks(module: nn.Module) -> list[Sparse]:
 
 
 class Phases:
-    """A Collector that gathers nothing: after certain steps it begins a phase."""
+    """A Collector that gathers nothing, but begins a phase after certain steps."""
 
     def __init__(self, starts: dict[int, Phase]) -> None:
         self.starts = starts

@@ -38,7 +38,7 @@ BATCHES = 100
 
 
 def batchnorm_layers(module: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
-    """BatchNorm layers that keep running statistics, by name; those that are frozen need none of each draw."""
+    """BatchNorm layers that keep running statistics, by name, without frozen ones: those are the same for all draws."""
     return {
         name: layer
         for name, layer in module.named_modules()

@@ -38,7 +38,7 @@ class LinearDraw:
 
 @dataclass(frozen=True, eq=False)
 class LinearDraws:
-    """Several of them, which differ in δ alone: [draws, ...] of each parameter."""
+    """Several such draws, which differ in δ alone; ``shifts`` has it for each parameter, [draws, ...]."""
 
     module: nn.Module
     mean: Params
@@ -68,7 +68,7 @@ def along(module: nn.Module, mean: Params, inputs: Inputs, shift: Params) -> tup
 
 
 def pushed(function: Callable[[Params], Tensor], at: Params, shift: Params) -> tuple[Tensor, Tensor]:
-    """f(w) and J(w) δ; where something has no forward-mode rule, as weight norm, as the derivative of uᵀJ δ by u."""
+    """f(w) and J(w) δ, which is the derivative of uᵀJ δ by u where an operation has no forward-mode rule."""
     try:
         return jvp(function, (at,), (shift,))  # type: ignore[return-value]
     except NotImplementedError:

@@ -47,7 +47,7 @@ class DrawsFunctions(Protocol):
 
     @property
     def most_draws(self) -> int | None:
-        """How many draws can be asked for, where there is an end to them."""
+        """How many draws can be asked for, where they are limited."""
         ...
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
@@ -176,7 +176,7 @@ class Passes:
         return outputs
 
     def way(self, posterior: DrawsFunctions, inputs: Inputs, count: int) -> Way:
-        """The way told, or the fastest of those worth trying, timed once for about so many inputs."""
+        """The way asked for, or the fastest of those worth trying, timed once for about so many inputs."""
         if self.compute.batched is not None:
             return self._largest(self.compute.batched, inputs)
         if count < self.chunk or not self.vmappable:

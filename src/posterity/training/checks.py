@@ -59,7 +59,7 @@ def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets
 
 
 def check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> None:
-    """The same of validation data, which would otherwise be met when the first epoch is over."""
+    """``check_data`` for validation data, which would otherwise be looked at only after the first epoch."""
     first = next(iter(held.once()))
     try:
         check_data(network, first, likelihood, held.targets if isinstance(held, Resident) else first.targets)

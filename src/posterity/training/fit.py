@@ -160,7 +160,7 @@ def finish(run: Run, job: Job) -> Posterior:
     hold_padding(posterior, run.padding)
     first = next(iter(job.stream.once()))
     posterior.inputs, posterior.seed = InputSpec.of(first.inputs), job.seed
-    posterior.ways = {}  # those of another seed, had the method predicted with it
+    posterior.ways = {}  # a method that has predicted with it did so with another seed's draws
     posterior.history = run.history
     if isinstance(posterior, WeightPosterior):
         posterior = with_bank(posterior, job.stream.once())

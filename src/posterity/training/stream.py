@@ -47,8 +47,8 @@ class Stream(Protocol):
     def epoch(self, index: int) -> Iterator[tuple[Batch, float]]:
         """This rank's part of each batch, and the number of examples whose mean it stands for.
 
-        That is the size of the whole batch. Where batches are the same in every epoch it is their average size: the
-        examples of a small one would otherwise count for more than others, epoch after epoch.
+        That number is the size of the whole batch. Where batches are the same in every epoch it is their average size:
+        the examples of a smaller batch would otherwise count for more than others, epoch after epoch.
         """
         ...
 
@@ -125,7 +125,7 @@ class Resident:
 class FromLoader:
     """A user's DataLoader; every rank takes its rows of each batch, unless the loader's sampler shards already.
 
-    What a sampler draws from torch's global generator, it draws as an epoch begins: from a seed that all ranks share.
+    A sampler draws from torch's global generator as an epoch begins, seeded alike on all ranks.
     """
 
     checked = False
