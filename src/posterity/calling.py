@@ -160,12 +160,12 @@ def _sequences(dtype: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
     return not getattr(torch, dtype).is_floating_point and tensor.ndim - 1 == len(shape) == 1
 
 
-def check_finite(inputs: Inputs) -> None:
+def check_finite(inputs: Inputs, what: str = "the inputs") -> None:
     """Refuse NaN and infinities."""
-    finite_check(inputs)()
+    finite_check(inputs, what)()
 
 
-def finite_check(inputs: Inputs) -> Callable[[], None]:
+def finite_check(inputs: Inputs, what: str = "the inputs") -> Callable[[], None]:
     """A check for NaN and infinities, begun now and read when it is called: on a GPU, reading it waits for the device.
 
     Both show in the smallest or the largest value, which one cheap pass finds.
@@ -175,7 +175,7 @@ def finite_check(inputs: Inputs) -> Callable[[], None]:
 
     def read() -> None:
         if not all(math.isfinite(value) for pair in extremes for value in pair.tolist()):
-            raise PosterityError("the inputs hold NaN or infinite values")
+            raise PosterityError(f"{what} hold NaN or infinite values")
 
     return read
 

@@ -91,7 +91,7 @@ def hint(name: object, known: Iterable[str]) -> str:
     """For a name that is not known: the one that was probably meant, or all there are."""
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=1)
-    return f"did you mean {near[0]!r}" if near else f"there are {', '.join(known)}"
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
 
 
 def check_positive(**values: float | Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ constant act(b), which moves into the next layer's bias:
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from posterity.compression.trace import (
     trace,
 )
 from posterity.masks import apply
+from posterity.networks import duplicate
 from posterity.types import Inputs, PosterityError
 
 __all__ = ["Compacted", "compact", "silenced"]
@@ -92,7 +92,7 @@ def silenced(module: nn.Module, example: Inputs) -> nn.Module:
     """
     network = trace(module)
     analysis = analyse(network, measure_shapes(network, arguments(network, example)), {}, select=False)
-    read, quiet = analysis.read(), copy.deepcopy(module)
+    read, quiet = analysis.read(), duplicate(module)
     for node, made in [*((layer.node, layer.outputs) for layer in analysis.layers), *analysis.norms]:
         unread = ~read[made.ids]
         for value in quiet.get_submodule(str(node.target)).state_dict().values():

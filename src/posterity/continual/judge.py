@@ -31,7 +31,6 @@ def judged(posterior: Posterior, test: Pair, draws: int, asked: Likelihood | Non
     if asked is not None:
         posterior = copy.copy(posterior)
         posterior.likelihood = asked
-        posterior._fresh()
     inputs, targets = test
     parts: list[tuple[Any, Tensor]] = [
         (posterior.predict(x.to(posterior.device), draws), y.to(posterior.device))

@@ -15,6 +15,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from posterity.calling import check_finite
 from posterity.data.sampling import long_tailed
 from posterity.data.text import Vocabulary
 from posterity.data.units import Standardiser
@@ -278,9 +279,3 @@ class DataSet:
             target_standardiser=targets,
             columns=columns,
         )
-
-
-def check_finite(x: Tensor, what: str) -> None:
-    """Refuse NaN and infinity, in one cheap pass: both survive into the smallest or largest value."""
-    if x.is_floating_point() and not torch.stack(x.aminmax()).isfinite().all():
-        raise PosterityError(f"{what} hold NaN or infinite values")

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.data.dataset import DataSet, Kind, Pair, Task, check_finite
+from posterity.calling import check_finite
+from posterity.data.dataset import DataSet, Kind, Pair, Task
 from posterity.data.formats import read_npz
 from posterity.data.tables import read_csv
 from posterity.random import generator_for

@@ -138,25 +138,34 @@ class _FlipoutLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
         return flipout_linear(input, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation)
 
 
-class _LocalConvolution(_Noisy):
+class _NoisyConvolution(_Noisy):
+    """A convolution of any dimension; what noise a pass has is the subclass's matter."""
+
     def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
-        if self.weight_mean is None or self.weight_variance is None:
+        if self.weight_mean is None:
             self.check_filled()
             return super().forward(input, *output_size, **named)  # type: ignore[misc]
         x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
-        out = local_convolution(x, self.weight_mean, self.weight_variance, self.center, self.bias_variance, geometry)
+        out = self.noisy(x, self.weight_mean, geometry)
         return out if x.ndim == input.ndim else out.squeeze(0)
 
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        """The outputs of a batch whose padding is done."""
+        raise NotImplementedError
 
-class _ScaledConvolution(_Scaled):
+
+class _LocalConvolution(_NoisyConvolution):
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        assert self.weight_variance is not None
+        return local_convolution(x, mean, self.weight_variance, self.center, self.bias_variance, geometry)
+
+
+class _ScaledConvolution(_Scaled, _NoisyConvolution):
     """z ⊙ (x ∗ mean) + √(x² ∗ variance) ⊙ ε, a scale for each filter."""
 
-    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
-        if self.weight_mean is None or self.weight_variance is None or self.weight_scales is None:
-            self.check_filled()
-            return super().forward(input, *output_size, **named)  # type: ignore[misc]
-        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
-        center = torch.convolution(x, self.weight_mean, None, *geometry)
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        assert self.weight_variance is not None and self.weight_scales is not None
+        center = torch.convolution(x, mean, None, *geometry)
         over = [1] * (center.ndim - 2)
         scales = self.weight_scales(len(x))  # a transposed convolution has the same filters for each of its groups
         center = center * scales.repeat(1, center.shape[1] // scales.shape[1]).view(*center.shape[:2], *over)
@@ -164,20 +173,13 @@ class _ScaledConvolution(_Scaled):
         if bias is not None:
             center = center + bias.view(-1, center.shape[1], *over)
         variance = torch.convolution(x * x, self.weight_variance, self.bias_variance, *geometry)
-        out = noised(center, variance.to(center))
-        return out if x.ndim == input.ndim else out.squeeze(0)
+        return noised(center, variance.to(center))
 
 
-class _FlipoutConvolution(_Noisy):
-    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
-        if self.weight_mean is None or self.weight_deviation is None:
-            self.check_filled()
-            return super().forward(input, *output_size, **named)  # type: ignore[misc]
-        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
-        out = flipout_convolution(
-            x, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation, geometry
-        )
-        return out if x.ndim == input.ndim else out.squeeze(0)
+class _FlipoutConvolution(_NoisyConvolution):
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        assert self.weight_deviation is not None
+        return flipout_convolution(x, mean, self.weight_deviation, self.center, self.bias_deviation, geometry)
 
 
 class _ConsistentConvolution(_FlipoutConvolution):
@@ -185,15 +187,14 @@ class _ConsistentConvolution(_FlipoutConvolution):
 
     shared = False
 
-    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
-        if self.weight_mean is None or self.weight_deviation is None or not self.shared:
-            return super().forward(input, *output_size, **named)
-        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        if not self.shared:
+            return super().noisy(x, mean, geometry)
+        assert self.weight_deviation is not None
         bias = self.center
         if bias is not None and self.bias_deviation is not None:
             bias = bias + self.bias_deviation
-        out = torch.convolution(x, self.weight_mean + self.weight_deviation, bias, *geometry)
-        return out if x.ndim == input.ndim else out.squeeze(0)
+        return torch.convolution(x, mean + self.weight_deviation, bias, *geometry)
 
 
 _AnyConvolution = nn.modules.conv._ConvNd

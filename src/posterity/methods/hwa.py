@@ -149,13 +149,10 @@ class HWA(Method):
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
         """The Gaussian of the averages, over the plain network."""
         path = trajectory_of(run)
-        plain = self.of.posterior(run, likelihood, batches).module.to(path.mean.dtype)
-        variance = {
-            "moments": path.variance,
-            "variational": path.within,
-            "mixture": path.variance + path.within,
-        }[self.spread]
-        return with_deviations(plain, likelihood, path.named(path.mean), variance, path)
+        mean, between, within = path.mean, path.variance, path.within
+        plain = self.of.posterior(run, likelihood, batches).module.to(mean.dtype)
+        variance = {"moments": between, "variational": within, "mixture": between + within}[self.spread]
+        return with_deviations(plain, likelihood, path.named(mean), variance, path)
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """The wrapped method's."""

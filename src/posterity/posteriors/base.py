@@ -125,12 +125,8 @@ class Posterior:
         moved.module = duplicate(self.module).to(device=device, dtype=dtype)
         for name, value in vars(self).items():
             setattr(moved, name, _moved(value, device, dtype) if name != "module" else moved.module)
-        return moved._fresh()
-
-    def _fresh(self) -> Self:
-        """Forget what was measured and kept: for copies that are about to differ."""
-        self.ways = {}
-        return self
+        moved.ways = {}  # other numbers, and other times
+        return moved
 
     def state(self) -> dict[str, Any]:
         """What a file must hold besides the network's code; ``rebuild`` takes it back."""

@@ -83,8 +83,8 @@ def with_bank(posterior: P, batches: Iterable[Batch], draws: int = 32) -> P:
     """The same posterior with a bank of draws whose buffers fit them; itself if the network has no BatchNorm."""
     if not posterior.needs_bank or not batchnorm_layers(posterior.module):
         return posterior
-    banked = copy.copy(posterior)._fresh()
-    banked.bank = {}
+    banked = copy.copy(posterior)
+    banked.bank, banked.ways = {}, {}
     samples = [params for params, _ in banked.samples(draws) or ()]
     each = refreshed(posterior.module, [*samples, posterior.mean()], batches)
     banked.module = duplicate(posterior.module)

@@ -103,7 +103,6 @@ def _unpacked(state: dict[str, Any], module: nn.Module, own: type[Likelihood] | 
         shapes = tuple(tuple(shape) for shape in state["inputs"]["shapes"])
         posterior.inputs = InputSpec(shapes, tuple(state["inputs"]["dtypes"]))
     posterior.seed = state["seed"]
-    posterior._fresh()
     if isinstance(posterior, WeightPosterior):
         posterior.bank, posterior.banked_in = state["bank"], state.get("banked_in")
     return posterior

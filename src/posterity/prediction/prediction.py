@@ -92,7 +92,13 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Classification(Prediction):
-    """Class probabilities and their decomposition. All entropies in nats."""
+    """Class probabilities and their decomposition. All entropies in nats.
+
+    Attributes:
+        probs: p̄, the mean over draws, [batch, ..., classes].
+        aleatoric: Mean entropy over draws, [batch, ...].
+        variance: Variance of each class probability over draws, [batch, ..., classes].
+    """
 
     probs: Tensor
     aleatoric: Tensor

@@ -129,11 +129,11 @@ def fit_one(module: nn.Module, job: Job) -> Posterior:
 
 @contextmanager
 def shown(job: Job, title: str) -> Iterator[tuple[Callback, ...]]:
-    """Callbacks of a run: its progress on the one rank that shows any, TensorBoard, and the user's own."""
-    board = (TensorBoard(str(job.training.tensorboard)),) if job.training.tensorboard and job.ranks.writes else ()
+    """Callbacks of a run: progress and TensorBoard, on the one rank that writes, and the user's own."""
     if not job.ranks.writes:
         yield job.training.callbacks
         return
+    board = (TensorBoard(str(job.training.tensorboard)),) if job.training.tensorboard else ()
     with Progress(job.training, job.plan.steps / job.plan.steps_per_epoch, title) as progress:
         yield (progress, *board, *job.training.callbacks)
 
@@ -160,7 +160,7 @@ def finish(run: Run, job: Job) -> Posterior:
     hold_padding(posterior, run.padding)
     first = next(iter(job.stream.once()))
     posterior.inputs, posterior.seed = InputSpec.of(first.inputs), job.seed
-    posterior._fresh()
+    posterior.ways = {}  # those of another seed, had the method predicted with it
     posterior.history = run.history
     if isinstance(posterior, WeightPosterior):
         posterior = with_bank(posterior, job.stream.once())
