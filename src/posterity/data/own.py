@@ -92,7 +92,7 @@ def _inputs(x: np.ndarray, path: Path) -> Tensor:
         return torch.from_numpy(x.reshape(len(x), -1).astype(np.float64))
     if x.ndim == 3:
         x = x[:, None]
-    elif x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
+    elif x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, x.shape[3]):  # 4 with transparency
         x = x.transpose(0, 3, 1, 2)
     images = torch.tensor(x, dtype=torch.float32)
     return images / 255 if x.dtype == np.uint8 else images
