@@ -134,6 +134,10 @@ def test_the_task_can_be_told(tmp_path: Path) -> None:
     broken = npz(tmp_path / "c.npz", x=x, y=np.arange(40) / 2)
     with pytest.raises(PosterityError, match="one whole number or word per example"):
         data.load(broken, task="classification")
+    rows = npz(tmp_path / "d.npz", x=x, y=np.eye(5)[np.arange(40) % 5])
+    with pytest.raises(PosterityError, match="one whole number or word per example"):
+        data.load(rows)  # one-hot rows were five numbers to predict
+    assert data.load(rows, task="regression").outputs == 5
     with pytest.raises(PosterityError, match="task must be one of classification, regression, got 'ranking'"):
         data.load(broken, task="ranking")
 

@@ -102,8 +102,13 @@ def find_task(y: np.ndarray) -> Task:
     """What these targets look like: see the top of this file."""
     distinct = len(np.unique(y))
     few = distinct <= _MOST_CLASSES and 2 * distinct <= y.size
-    classes = y.dtype.kind in "USb" or (y.dtype.kind in "iu" and few)
+    classes = y.dtype.kind in "USb" or (y.dtype.kind in "iu" and few) or _one_hot(y)
     return Task.CLASSIFICATION if classes else Task.REGRESSION
+
+
+def _one_hot(y: np.ndarray) -> bool:
+    """Whether these are classes in a form that ``encode_targets`` refuses, and no numbers to predict."""
+    return y.ndim == 2 and y.shape[1] > 1 and bool(np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all())
 
 
 def encode_targets(
