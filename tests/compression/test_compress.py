@@ -13,8 +13,6 @@ from posterity.calling import InputSpec
 from posterity.compression import CompressedNetwork, bits_from_variance, compact, compress, load, pipeline
 from posterity.posteriors import DiagonalGaussian
 from posterity.posteriors.base import Posterior
-from posterity.posteriors.files import load as load_posterior
-from posterity.posteriors.files import save
 from posterity.probability.likelihoods import Bernoulli, Categorical, Poisson
 from posterity.types import PosterityError
 
@@ -237,23 +235,6 @@ def test_what_has_no_variance_stays_whole_and_that_is_said():
     gone = DiagonalGaussian(network(), Categorical(), mean, {**std, "2.weight": torch.zeros(3, 12)}, inputs=q.inputs)
     made = compress(gone, keep=0.5).compression
     assert made.layers[1].kept == 0 and "no variance" not in str(made)
-
-
-def test_what_the_method_has_decided_stands(tmp_path):
-    """At log alpha 3 the posterior has 20 weights, its method left 120 + 36 of log alpha up to 6."""
-    q = posterior()
-    alive = torch.arange(12)[:, None].expand(12, 20) < 6
-    mean = {**q.mean(), "0.weight": q.mean()["0.weight"] * alive}
-    std = {name: v.sqrt() for name, v in q.variance().items() if name.endswith("weight")}
-    std["0.weight"] = std["0.weight"] * alive
-    own = DiagonalGaussian(network(), Categorical(), mean, std, inputs=q.inputs)
-    assert sum(layer.kept for layer in compress(own).compression.layers) == 20
-    own.pruned = True
-    save(own, tmp_path / "q.safetensors")
-    for again in (own, load_posterior(tmp_path / "q.safetensors", network()), own.to("cpu", torch.float64)):
-        assert [layer.kept for layer in compress(again).compression.layers] == [120, 36]
-        assert sum(layer.kept for layer in compress(again, threshold=3.0).compression.layers) == 20
-        assert sum(layer.kept for layer in compress(again, keep=20 / 276).compression.layers) == 20
 
 
 def test_an_array_is_an_example_and_a_posterior_in_double_precision_makes_its_own():

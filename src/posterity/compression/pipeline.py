@@ -115,7 +115,7 @@ def compress(
         latency=choice.latency,
         accuracy=None if validation is None else (accuracy(dense, validation), accuracy(small, validation)),
         form=choice.form,
-        notes=(*_unjudged(dense, variance), *choice.notes),
+        notes=(*_unjudged(dense, variance), *_whole(pruned), *choice.notes),
     )
     return network.eval()
 
@@ -144,6 +144,12 @@ def _unjudged(dense: nn.Module, variance: Params) -> tuple[str, ...]:
     whole = [name for name, w in weights.items() if name not in variance and bool(w.any())] if variance else []
     said = f"{len(whole)} of {len(weights)} layers' weights have no variance to be judged by, and stay whole"
     return (said,) if whole else ()
+
+
+def _whole(pruned: nn.Module) -> tuple[str, ...]:
+    """Where nothing went, and nothing can get smaller."""
+    zeros = any(masks.sparsity(dict(pruned.named_parameters())).values())
+    return () if zeros else ("no weight was removed: give keep=, max_drop= or a lower threshold=",)
 
 
 def _example(subject: Posterior | nn.Module, dense: nn.Module, validation: Any, example: Inputs | None) -> Inputs:
