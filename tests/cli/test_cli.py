@@ -385,9 +385,10 @@ def test_the_module_runs_as_a_command():
     assert done.returncode == 0 and "resnet18" in done.stdout
 
 
-def test_pictures_are_read_in_the_units_of_the_run(tmp_path):
+@pytest.mark.parametrize("channels", [(), (3,), (4,)], ids=["grey", "colour", "with transparency"])
+def test_pictures_are_read_in_the_units_of_the_run(tmp_path, channels):
     """Bytes, and a picture of them, are the same to runs that were fitted to bytes and to floats up to 255."""
-    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
+    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10, *channels), dtype=np.uint8)
     Image.fromarray(raw[0]).save(tmp_path / "one.png")
     for name, x in (("bytes", raw), ("floats", raw.astype(np.float32))):
         np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 2)
