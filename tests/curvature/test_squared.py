@@ -144,7 +144,7 @@ def test_embedding_adds_up_repeated_indices_before_squaring():
 
 
 class Scaled(nn.Module):
-    """Owns a parameter beside a layer, as a vision transformer owns its class token."""
+    """Owns a parameter beside a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,6 +166,18 @@ class Biased(nn.Module):
         return self.attention(x, x, x, need_weights=False)[0]
 
 
+class ClassToken(nn.Module):
+    """A token before the others and a place for each of them: the token's gradient is part of its place's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.places = nn.Parameter(randn(1, 1, 5)), nn.Parameter(randn(1, 4, 5, seed=1))
+
+    def forward(self, x):
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.places
+        return tokens.softmax(1)[:, 0]
+
+
 @pytest.mark.parametrize(
     ("module", "shape"),
     [
@@ -174,8 +186,9 @@ class Biased(nn.Module):
         (nn.Bilinear(5, 5, 3), (6, 5)),
         (nn.utils.parametrizations.weight_norm(nn.Linear(5, 4, bias=False)), (6, 5)),
         (Biased(), (4, 3, 6)),
+        (ClassToken(), (6, 3, 5)),
     ],
-    ids=["prelu", "own parameter", "two inputs", "weight norm", "attention with more parameters"],
+    ids=["prelu", "own parameter", "two inputs", "weight norm", "attention with more parameters", "class token"],
 )
 def test_other_layers_fall_back_and_say_so_once(module, shape, monkeypatch):
     inputs = randn(*shape)

@@ -95,7 +95,7 @@ def _add_squares(module: nn.Module, sink: Sink, call: _Call, gradients: list[Ten
             raise PosterityError(f"{sink.label} has no per-example gradients: {error}") from error
         _check_same(sink.label, again, [out[part] for out in call.outputs])
         for name, square in squares.items():
-            sink.sums[name].add_(square.square_().sum(0), alpha=scale)
+            sink.sums[name].add_(square.square().sum(0), alpha=scale)  # not in place: two may share memory
 
 
 def _check_same(label: str, again: list[Tensor], outputs: list[Tensor]) -> None:
