@@ -25,6 +25,7 @@ __all__ = [
     "duplicate",
     "is_frozen",
     "load_buffers",
+    "own_buffers",
     "plain_copy",
     "precision_of",
     "results_kept",
@@ -128,11 +129,23 @@ def load_buffers(module: nn.Module, stored: Params) -> None:
 
 
 @contextmanager
+def own_buffers(module: nn.Module) -> Iterator[None]:
+    """After it the network has the buffers that it had before, whatever its passes have put in their place."""
+    before = [(part, dict(part._buffers)) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, buffers in before:
+            part._buffers.update(buffers)
+
+
+@contextmanager
 def buffers_kept(module: nn.Module) -> Iterator[None]:
     """Put the buffers back as they were: looking at a module must not move its BatchNorm statistics."""
     before = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
-        yield
+        with own_buffers(module):
+            yield
     finally:
         for buffer, value in before:
             buffer.copy_(value)

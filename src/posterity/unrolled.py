@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from posterity.networks import own_buffers
 from posterity.types import PosterityError
 
 __all__ = ["Forward", "replaced_forwards", "transformable", "unrolled", "unrolled_cell"]
@@ -44,12 +45,20 @@ def plain(weight: str, bias: str) -> Linear:
 
 @contextmanager
 def transformable(module: nn.Module) -> Iterator[None]:
-    """Inside, the module consists of operations that ``vmap`` and forward-mode derivatives support; torch is silent."""
+    """Inside, the module consists of operations that ``vmap`` and forward-mode derivatives support; torch is silent.
+
+    Afterwards it has its own buffers again: tensors of a transform mean nothing outside of it.
+    """
     forwards = [(m, PLAIN[type(m).forward](m)) for m in module.modules() if type(m).forward in PLAIN]
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), replaced_forwards(forwards), warnings.catch_warnings():
+        with (
+            own_buffers(module),
+            sdpa_kernel(SDPBackend.MATH),
+            replaced_forwards(forwards),
+            warnings.catch_warnings(),
+        ):
             warnings.filterwarnings("ignore", "There is a performance drop")  # vmap, where it falls back to a loop
             warnings.filterwarnings("ignore", ".*torch.jit.script. is deprecated")  # torch's own forward-mode rules
             yield

@@ -89,7 +89,7 @@ def _png(path: Path, dataset: DataSet) -> np.ndarray:
     if dataset.kind != Kind.IMAGE:
         raise PosterityError(f"{path} is a picture, but this run was fitted to inputs of shape {dataset.shape}")
     channels, height, width = dataset.shape
-    picture = Image.open(path).convert("L" if channels == 1 else "RGB").resize((width, height))
+    picture = Image.open(path).convert({1: "L", 4: "RGBA"}.get(channels, "RGB")).resize((width, height))
     pixels = np.asarray(picture, dtype=np.float32) / _white(dataset)
     return pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]
 

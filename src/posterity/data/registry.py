@@ -200,8 +200,8 @@ def load(
 def _source(name: str) -> tuple[str, Source]:
     known = ALIASES.get(name, name)
     if known not in SOURCES:
-        own = "give one by its name, or give a .npz or .csv file, or module:function of your own"
-        raise PosterityError(f"there is no data set called {name!r}; {own}: {hint(name, [*SOURCES, *ALIASES])}")
+        own = "for your own give a .npz or .csv file, or module:function"
+        raise PosterityError(f"there is no data set called {name!r} ({own}): {hint(name, [*SOURCES, *ALIASES])}")
     return known, SOURCES[known]
 
 

@@ -159,6 +159,10 @@ class HWA(Method):
         check_precision(self, module)
         return self.of.prepare(module)
 
+    def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
+        """The wrapped method's."""
+        self.of.check(module, likelihood, batch)
+
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
         """The wrapped method's."""
         return self.of.optimizer(module, plan, streams)

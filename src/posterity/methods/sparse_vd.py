@@ -17,7 +17,7 @@ The posterior is the Gaussian of the survivors, every other weight zero: ``compr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -33,9 +33,11 @@ from posterity.layers.variational import Variational
 from posterity.methods.mean_field import MeanField
 from posterity.methods.tempering import KLSchedule, LinearKL, kl_schedule
 from posterity.optim.schedules import Pace
+from posterity.posteriors import WeightPosterior
+from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import LogUniform, Prior
 from posterity.run import Run
-from posterity.types import Plan, PosterityError, check_fraction, check_positive
+from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive
 
 __all__ = ["SparseVD"]
 
@@ -107,6 +109,12 @@ class SparseVD(MeanField):
         if self.finetune:  # comes last: where both fall on one step, what is gone stays gone
             starts[self._finetune_step(plan)] = Phase.FROZEN
         return Phases(starts)
+
+    def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
+        """The Gaussian of the survivors."""
+        posterior = super().posterior(run, likelihood, batches)
+        posterior.pruned = True
+        return posterior
 
     @torch.no_grad()
     def measures(self, run: Run) -> dict[str, float]:

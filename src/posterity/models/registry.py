@@ -64,8 +64,8 @@ def make(name: str, dataset: DataSet, outputs: int | None = None) -> nn.Module:
         return _own(name, dataset)
     known = name.replace("-", "_")
     if known not in MODELS:
-        own = "give one by its name, or give module:function of your own"
-        raise PosterityError(f"there is no network called {name!r}; {own}: {hint(known, MODELS)}")
+        own = "for your own give module:function"
+        raise PosterityError(f"there is no network called {name!r} ({own}): {hint(known, MODELS)}")
     return MODELS[known](dataset, dataset.outputs if outputs is None else outputs)
 
 

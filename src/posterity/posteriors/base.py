@@ -158,6 +158,7 @@ class WeightPosterior(Posterior):
     Attributes:
         bank: Buffers of the bank's draws by name, [draws, ...]; empty without BatchNorm.
         banked_in: The kind of device and the precision in which the bank was made; None where that is not known.
+        pruned: Whether the method has decided which weights go, so that ``compress`` takes its zeros as they are.
     """
 
     needs_bank: ClassVar[bool] = True
@@ -175,6 +176,7 @@ class WeightPosterior(Posterior):
         super().__init__(module, likelihood, inputs=inputs, seed=seed)
         self.bank: Params = bank or {}
         self.banked_in: str | None = None
+        self.pruned = False
 
     @property
     def most_draws(self) -> int | None:

@@ -25,7 +25,7 @@ from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
-from posterity.posteriors.kronecker_outputs import KroneckerOutputs
+from posterity.posteriors.kronecker_outputs import KroneckerOutputs, by_weight
 from posterity.posteriors.linear_draws import LinearDraw, LinearDraws
 from posterity.prediction.passes import KEEP, Weights, batched, blocks
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
@@ -235,13 +235,13 @@ def projected(posterior: WeightPosterior, jacobian: Params) -> Tensor:
 
 @projected.register
 def _(posterior: GaussianPosterior, jacobian: Params) -> Tensor:
-    flat = torch.cat([jacobian[name].flatten(2) for name in posterior.bayesian.names], -1)
+    flat = torch.cat([by_weight(jacobian[name]) for name in posterior.bayesian.names], -1)
     return times_root(posterior.q, flat)
 
 
 @projected.register
 def _(posterior: KroneckerGaussian, jacobian: Params) -> Tensor:
-    parts = [jacobian[name].flatten(2) * std.flatten() for name, std in posterior.stds.items()]
+    parts = [by_weight(jacobian[name]) * std.flatten() for name, std in posterior.stds.items()]
     for block in posterior.blocks:
         J = jacobian[block.weight].flatten(3)
         J = J if block.bias is None else torch.cat([J, jacobian[block.bias].unsqueeze(-1)], -1)

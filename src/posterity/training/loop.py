@@ -29,7 +29,7 @@ from posterity.run import Run
 from posterity.training.checkpoint import Checkpoint, set_global_generators
 from posterity.training.config import Callback, Training
 from posterity.training.distributed import Ranks
-from posterity.training.doctor import check_loss, check_method
+from posterity.training.doctor import check_loss, check_method, check_weights
 from posterity.training.recording import Found, RecordedGradients
 from posterity.training.stream import Stream
 from posterity.training.watch import Watch
@@ -87,10 +87,12 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
                 _end_epoch(run, job, watch, callbacks)
             if checkpoint.due(run.step):
                 check_loss(watch.last, run, checkpoint.path)
+                check_weights(run, checkpoint.path)
                 checkpoint.save(run, job.device)
             if run.step == job.plan.steps or watch.stopped(run):
                 break
     watch.restore_best(run)
+    check_weights(run, checkpoint.path)
 
 
 def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch, size: float) -> Found:
