@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, SupportsIndex, runtime_checkable
+from typing import Protocol, Self, SupportsIndex, cast, runtime_checkable
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -144,7 +144,7 @@ class HWA(Method):
         """Running moments of the means, the mean of the variances, and the last deviations."""
         params = module.mean() if isinstance(module, Variational) else plain_parameters(module)
         path = path_of(params, self.rank, decay=self.decay, within=True)
-        return Snapshots(path, self.times(plan), self.of.moments)  # type: ignore[attr-defined]
+        return Snapshots(path, self.times(plan), cast(HasMoments, self.of).moments)
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
         """The Gaussian of the averages, over the plain network."""
