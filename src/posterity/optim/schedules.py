@@ -1,13 +1,13 @@
 """Learning-rate factors over a run, as small frozen objects: ``factor(step, plan)`` multiplies the base rate.
 
-With t = step/steps in [0, 1):
+With t = step/steps in [0, 1), and cycles of L = ⌈steps/cycles⌉ steps:
 
     Constant        1
     Linear          1 → end
     Cosine          end + (1 − end)·½(1 + cos πt)
     OneCycle        up from 1/25 to 1 over ``warmup`` of the run, then down a cosine to 0
     MultiStep       × gamma at each milestone (a fraction of the run)
-    CyclicalCosine  ½(1 + cos π·mod(step, ⌈K/cycles⌉)/⌈K/cycles⌉): back to 1 at every cycle's start
+    CyclicalCosine  ½(1 + cos(π·mod(step, L)/L)): back to 1 at every cycle's start
 """
 
 from __future__ import annotations

@@ -64,7 +64,15 @@ def fit(
         seed: All randomness of the fit.
         training: Everything else about the loop.
     """
-    return _fit(module, method, data, likelihood, epochs, members, seed, training or Training(), refuse_one_class)
+    training = training or Training()
+    check_arguments(method, likelihood, epochs, members, seed, training)
+    with _prepared(module, method, data, likelihood, epochs, seed, training) as (job, probe):
+        refuse_one_class(job)
+        if members == 1:
+            return fit_one(probe, job)
+        from posterity.training.restarts import fit_members  # it needs fit_one
+
+        return fit_members(module, probe, job, members)
 
 
 def fit_next(
@@ -78,32 +86,26 @@ def fit_next(
     training: Training,
 ) -> Posterior:
     """``fit`` of one network to the next of a stream of tasks, in which a class may come alone."""
-    return _fit(module, method, data, likelihood, epochs, 1, seed, training, lambda job: None)
+    check_arguments(method, likelihood, epochs, 1, seed, training)
+    with _prepared(module, method, data, likelihood, epochs, seed, training) as (job, probe):
+        return fit_one(probe, job)
 
 
-def _fit(
+@contextmanager
+def _prepared(
     module: nn.Module | Callable[[], nn.Module],
     method: Method,
     data: Any,
     likelihood: Likelihood | None,
     epochs: int | None,
-    members: int,
     seed: int,
     training: Training,
-    check: Callable[[Job], None],
-) -> Posterior:
-    check_arguments(method, likelihood, epochs, members, seed, training)
+) -> Iterator[tuple[Job, nn.Module]]:
+    """The job and the network on its device, while the ranks are open and torch's global generator is forked."""
     seed = int(seed)  # numpy's integers would not go into a file
     device = local_device(training.pick_device())
     with session(device) as ranks, global_seed(seed + ranks.rank, device):
-        network = _made(module)
-        job, probe = _job(network, method, data, likelihood, epochs, seed, training, ranks, device)
-        check(job)
-        if members > 1:
-            from posterity.training.restarts import fit_members  # it needs fit_one
-
-            return fit_members(module, probe, job, members)
-        return fit_one(probe, job)
+        yield _job(_made(module), method, data, likelihood, epochs, seed, training, ranks, device)
 
 
 def _made(module: nn.Module | Callable[[], nn.Module]) -> nn.Module:
