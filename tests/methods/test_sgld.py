@@ -120,6 +120,12 @@ def test_samples_on_disk_are_the_samples_in_memory(tmp_path):
     torch.testing.assert_close(memory.predict(X, draws=20).mean, disk.predict(X, draws=20).mean)
 
 
+def test_a_folder_for_samples_that_cannot_be_one_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(PosterityError, match="file/chain cannot be written to: Not a directory"):
+        sampled(pst.SGLD(lr=0.05, thin=1, folder=tmp_path / "file" / "chain"), 40)
+
+
 def test_each_sample_gets_batchnorm_statistics_of_its_own():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()

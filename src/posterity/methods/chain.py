@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posterity.files import make_folder
 from posterity.flat import Layout
 from posterity.methods.base import trainable
 from posterity.posteriors import Empirical
@@ -80,7 +81,7 @@ class Chain:
 
 def _mapped(shape: tuple[int, int], dtype: torch.dtype, folder: Path) -> Tensor:
     """A matrix in a fresh file of ``folder``; the file lives as long as it is needed, and is the user's to remove."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with tempfile.NamedTemporaryFile(dir=folder, prefix="chain-", suffix=".bin", delete=False) as file:
         name = file.name
     return torch.from_file(name, shared=True, size=shape[0] * shape[1], dtype=dtype).view(shape)
