@@ -23,6 +23,7 @@ __all__ = [
     "check_same_network",
     "copied",
     "duplicate",
+    "is_batchnorm",
     "is_frozen",
     "load_buffers",
     "own_buffers",
@@ -83,14 +84,19 @@ def copied(module: nn.Module) -> nn.Module:
     for part in network.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False
-        if isinstance(part, _BatchNorm) and network.training and not part.training:
+        if is_batchnorm(part) and network.training and not part.training:
             part.frozen = True  # type: ignore[assignment]
     return network
 
 
+def is_batchnorm(layer: nn.Module) -> bool:
+    """Whether it has running statistics of batches."""
+    return isinstance(layer, _BatchNorm)
+
+
 def is_frozen(layer: nn.Module) -> bool:
     """Whether it is a BatchNorm layer that keeps its running statistics in training, and uses them."""
-    return getattr(layer, "frozen", False) and isinstance(layer, _BatchNorm)
+    return getattr(layer, "frozen", False) and is_batchnorm(layer)
 
 
 def train_mode(network: nn.Module) -> nn.Module:
