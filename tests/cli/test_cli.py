@@ -385,6 +385,12 @@ def test_the_module_runs_as_a_command():
     assert done.returncode == 0 and "resnet18" in done.stdout
 
 
+def test_results_come_in_a_terminal_without_unicode(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = subprocess.run([sys.executable, "-m", "posterity", "data"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "8?8" in done.stdout and not done.stderr
+
+
 def test_pictures_are_read_in_the_units_of_the_run(tmp_path):
     """Bytes, and a picture of them, are the same to runs that were fitted to bytes and to floats up to 255."""
     raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
