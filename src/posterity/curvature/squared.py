@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
+from torch.utils._pytree import tree_leaves
 
 from posterity.calling import call
 from posterity.curvature.attention_rule import attention
@@ -117,16 +119,23 @@ class SquareCapture:
         self._pass = Pass()
         self._units: dict[str, nn.Module] = {}
         self._forwards: list[tuple[nn.Module, Forward]] = []
+        self._uses: Counter[int] = Counter()
+        self._used_once: dict[str, nn.Module] = {}  # layers of whose parameters a pass has one use, however many calls
         for prefix, unit in units(module):
-            if prefix in skip:
-                continue
             label = f"{prefix or 'the module'} ({type(unit).__name__})"
+            rule = None if prefix in skip else _rule(unit, label)
+            if unit is not module and rule is not generic:
+                self._used_once[label] = unit
+            if rule is None:
+                continue
             own = {name: p for name, p in unit.named_parameters() if p.requires_grad}
             named = {name: f"{prefix}.{name}" if prefix else name for name in own}
             self.sums.update({named[name]: _zeros(p) if sums is None else sums[named[name]] for name, p in own.items()})
             sink = Sink(label, {name: self.sums[named[name]] for name in own}, self._pass)
             self._units[label] = unit
-            self._forwards.append((unit, _rule(unit, label)(unit, unit.forward, sink)))
+            self._forwards.append((unit, rule(unit, unit.forward, sink)))
+        if self._used_once:
+            self._forwards.append((module, _counting(module.forward, self._uses)))
 
     @contextmanager
     def on(self, weight: float = 1.0) -> Iterator[None]:
@@ -143,8 +152,44 @@ class SquareCapture:
         return [get_gradient_edge(p) for p in params]
 
     def check_complete(self, with_gradient: Collection[Tensor]) -> None:
-        """Refuse a pass in which a parameter got a gradient without its layer being called."""
+        """Refuse a pass in which a parameter got a gradient without its layer being called, or from elsewhere, too."""
         self._pass.check_complete(self._units, with_gradient)
+        if not self._uses:
+            return
+        for label, unit in self._used_once.items():
+            if any(self._uses[id(p)] > 1 for p in unit.parameters()):
+                raise PosterityError(
+                    f"a parameter of {label} was used outside its forward, too, unwatched: give that use to a module "
+                    "of its own that holds the parameter"
+                )
+        self._used_once.clear()  # what is so in one pass is so in all
+
+
+def _counting(original: Forward, uses: Counter[int]) -> Forward:
+    """A network's forward, after whose first pass ``uses`` tells how often each parameter was used."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        outputs = original(*args, **kwargs)
+        if not torch.compiler.is_compiling() and not uses:
+            uses.update(_uses(outputs))
+        return outputs
+
+    return forward
+
+
+def _uses(outputs: Any) -> Counter[int]:
+    """How many operations of the graph behind these outputs read each parameter, by its id."""
+    nodes = [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    met, found = set(nodes), Counter[int]()
+    while nodes:
+        for node, _ in nodes.pop().next_functions:
+            parameter = getattr(node, "variable", None)
+            if parameter is not None:
+                found[id(parameter)] += 1
+            elif node is not None and node not in met:
+                met.add(node)
+                nodes.append(node)
+    return found
 
 
 def units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
