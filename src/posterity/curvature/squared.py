@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
-from torch.utils._pytree import tree_leaves
 
 from posterity.calling import call
 from posterity.curvature.attention_rule import attention
@@ -36,7 +35,7 @@ from posterity.curvature.linear_rule import linear
 from posterity.curvature.recurrent_rule import cell, recurrent, rnn_cell
 from posterity.curvature.sink import Forward, Pass, Rule, Sink
 from posterity.curvature.vector_rules import batch_norm, embedding, group_norm, layer_norm
-from posterity.networks import buffers_kept
+from posterity.networks import buffers_kept, parameter_uses
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning
 from posterity.unrolled import replaced_forwards
 
@@ -171,25 +170,10 @@ def _counting(original: Forward, uses: Counter[int]) -> Forward:
     def forward(*args: Any, **kwargs: Any) -> Any:
         outputs = original(*args, **kwargs)
         if not torch.compiler.is_compiling() and not uses:
-            uses.update(_uses(outputs))
+            uses.update(parameter_uses(outputs))
         return outputs
 
     return forward
-
-
-def _uses(outputs: Any) -> Counter[int]:
-    """How many operations of the graph behind these outputs read each parameter, by its id."""
-    nodes = [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
-    met, found = set(nodes), Counter[int]()
-    while nodes:
-        for node, _ in nodes.pop().next_functions:
-            parameter = getattr(node, "variable", None)
-            if parameter is not None:
-                found[id(parameter)] += 1
-            elif node is not None and node not in met:
-                met.add(node)
-                nodes.append(node)
-    return found
 
 
 def units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
