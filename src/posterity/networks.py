@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ __all__ = [
     "is_frozen",
     "load_buffers",
     "own_buffers",
+    "parameter_uses",
     "plain_copy",
     "precision_of",
     "results_kept",
@@ -155,3 +157,18 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for buffer, value in before:
             buffer.copy_(value)
+
+
+def parameter_uses(outputs: Any) -> Counter[int]:
+    """How many operations of the graph behind these outputs read each parameter, by its id."""
+    nodes = [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    met, found = set(nodes), Counter[int]()
+    while nodes:
+        for node, _ in nodes.pop().next_functions:
+            parameter = getattr(node, "variable", None)
+            if parameter is not None:
+                found[id(parameter)] += 1
+            elif node is not None and node not in met:
+                met.add(node)
+                nodes.append(node)
+    return found

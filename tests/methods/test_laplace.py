@@ -323,21 +323,44 @@ class TiedOutput(nn.Module):
         return self.out(torch.tanh(self.table(x).mean(1)))
 
 
+class CalledTwice(nn.Module):
+    """The last layer is also the one before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(5, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.out(self.table(x).mean(1))))
+
+
+class ReadOff(nn.Module):
+    """The last layer's weight is read off it for another use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(5, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.table(x).mean(1) @ self.out.weight))
+
+
 def weight_normed() -> nn.Module:
     return nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)))
 
 
-@pytest.mark.parametrize("make", [TiedOutput, weight_normed])
+@pytest.mark.parametrize("make", [TiedOutput, CalledTwice, ReadOff, weight_normed])
 def test_a_last_layer_whose_weight_is_not_its_alone_is_that_of_the_full_matrix(make):
     """The network is not linear in such a weight: the other parameters frozen, structure='full' says the same."""
     torch.manual_seed(0)
     net, x = make().double(), torch.randint(5, (12, 2))
-    data = x, torch.randint(5, (12,))
+    data = x, torch.randint(net(x).shape[1], (12,))
     found = Laplace(structure="last-layer", tune_prior=False).post_hoc(net, data)
     last = {id(p) for p in list(net.children())[-1].parameters()}
     for p in net.parameters():
         p.requires_grad_(id(p) in last)
     expected = Laplace(structure="full", tune_prior=False).post_hoc(net, data)
+    assert found.log_evidence == pytest.approx(expected.log_evidence, rel=1e-9)
     torch.testing.assert_close(found.outputs(x), expected.outputs(x))
     torch.testing.assert_close(found.predict(x).probs, expected.predict(x).probs)
 
