@@ -251,8 +251,8 @@ def _stacked_outputs(module: nn.Module, stacked: Weights, inputs: Inputs) -> Ten
 
 
 def _is_shared(stacked: Tensor) -> bool:
-    """Whether it is one tensor, repeated without a copy."""
-    return len(stacked) > 1 and stacked.stride(0) == 0
+    """Whether it is one tensor, alone or repeated without a copy."""
+    return len(stacked) == 1 or stacked.stride(0) == 0
 
 
 def _join(parts: list[Tensor], dim: int) -> Tensor:
