@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments, call
+from posterity.calling import arguments, call, functional_call
 from posterity.curvature.kfac import KroneckerCapture, KroneckerCurvature, Sharing
 from posterity.curvature.outer import examples_at_once
 from posterity.curvature.squared import SquareCapture

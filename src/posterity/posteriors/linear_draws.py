@@ -12,9 +12,9 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vjp, vmap
+from torch.func import jvp, vjp, vmap
 
-from posterity.calling import arguments
+from posterity.calling import arguments, functional_call
 from posterity.types import Inputs, Params
 from posterity.unrolled import transformable
 

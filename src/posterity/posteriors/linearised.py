@@ -16,10 +16,10 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments, call, check_finite, map_inputs, num_examples
+from posterity.calling import arguments, call, check_finite, functional_call, map_inputs, num_examples
 from posterity.devices import activation_bytes
 from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior

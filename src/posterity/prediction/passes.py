@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from posterity.calling import InputSpec, arguments, call, map_inputs, num_examples
+from posterity.calling import InputSpec, arguments, call, functional_call, map_inputs, num_examples
 from posterity.devices import activation_bytes
 from posterity.probability.likelihoods import Likelihood
 from posterity.recorded import Recorded
