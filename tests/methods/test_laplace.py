@@ -342,6 +342,30 @@ def test_a_last_layer_whose_weight_is_not_its_alone_is_that_of_the_full_matrix(m
     torch.testing.assert_close(found.predict(x).probs, expected.predict(x).probs)
 
 
+class Tempered(nn.Module):
+    """A layer and a temperature of its logits, of the shape given."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.layer, self.log_temperature = nn.Linear(3, 2).double(), nn.Parameter(torch.full(shape, 0.3).double())
+
+    def forward(self, x):
+        return self.layer(x) / self.log_temperature.exp()
+
+
+@pytest.mark.filterwarnings("ignore:.* has no rule")
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kronecker"])
+def test_a_parameter_may_be_one_number_without_a_dimension(structure):
+    """The full matrix and the closed form of the outputs ended in an error of torch's."""
+    x, y = torch.randn(20, 3).double(), torch.arange(20) % 2
+    found = []
+    for shape in ((), (1,)):
+        torch.manual_seed(0)
+        posterior = Laplace(structure=structure).post_hoc(Tempered(*shape), (x, y))
+        found.append((posterior.probit(x), posterior.predict(x, draws=8).probs))
+    torch.testing.assert_close(*found)
+
+
 def test_a_last_layer_too_large_for_a_matrix_is_refused():
     net = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 100))
     with pytest.raises(PosterityError, match="30,100 weights would not fit"):

@@ -116,7 +116,7 @@ def full(
 
         _, pull = vjp(outputs, params)  # type: ignore[misc]
         (each,) = vmap(pull)(cs)
-        return torch.cat([each[name].flatten(1) for name in layout.names], 1)
+        return torch.cat([each[name].unsqueeze(-1).flatten(1) for name in layout.names], 1)
 
     cs = columns(likelihood, _outputs(module, batch), batch.targets).transpose(0, 1)
     size = examples_at_once(cs.shape[1] * layout.total, cs.device)

@@ -102,7 +102,7 @@ class KroneckerOutputs:
         shifts = [like.new_zeros(shape) for shape in shapes]
         derivatives = vmap(jacrev(one, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0))
         (d, by_free), (mean, seen) = derivatives(shifts, self.free, arguments(inputs))
-        spread = [by_free[name].flatten(2) * std.flatten() for name, std in self.stds.items()]
+        spread = [by_free[name].unsqueeze(-1).flatten(2) * std.flatten() for name, std in self.stds.items()]
         covariance = sum((s @ s.mT for s in spread), torch.zeros(()).to(like))
         for number, (block, layer) in enumerate(zip(self.blocks, self.layers, strict=True)):
             own = [(d[k], seen[k]) for k, used in enumerate(order) if used == number]

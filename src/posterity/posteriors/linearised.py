@@ -237,15 +237,20 @@ def projected(posterior: WeightPosterior, jacobian: Params) -> Tensor:
     raise PosterityError(f"{type(posterior).__name__} has no covariance to linearise with")
 
 
+def _flat(jacobian: Tensor) -> Tensor:
+    """[batch, outputs, weights], also of a parameter that is one number."""
+    return jacobian.unsqueeze(-1).flatten(2)
+
+
 @projected.register
 def _(posterior: GaussianPosterior, jacobian: Params) -> Tensor:
-    flat = torch.cat([jacobian[name].flatten(2) for name in posterior.bayesian.names], -1)
+    flat = torch.cat([_flat(jacobian[name]) for name in posterior.bayesian.names], -1)
     return times_root(posterior.q, flat)
 
 
 @projected.register
 def _(posterior: KroneckerGaussian, jacobian: Params) -> Tensor:
-    parts = [jacobian[name].flatten(2) * std.flatten() for name, std in posterior.stds.items()]
+    parts = [_flat(jacobian[name]) * std.flatten() for name, std in posterior.stds.items()]
     for block in posterior.blocks:
         J = jacobian[block.weight].flatten(3)
         J = J if block.bias is None else torch.cat([J, jacobian[block.bias].unsqueeze(-1)], -1)
