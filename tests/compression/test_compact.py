@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from posterity.calling import nested_tensors
-from posterity.compression import compact
+from posterity.compression import compact, compress
 from posterity.compression.compact import silenced
 from posterity.types import PosterityError
 from tests.compression.networks import BLOCKS, inputs, network
@@ -363,6 +363,25 @@ def test_in_place_activations_on_shared_tensors():
     net.b2 = linear([[5.0, 1]])
     x = torch.tensor([[1.0, -3], [2, 2]], dtype=torch.float64)
     torch.testing.assert_close(compact(net, x).module(x), net(x), **EXACT)
+
+
+def test_inputs_that_a_network_writes_into_are_not_overlooked():
+    """The graph loses what nobody reads, and both were compared on inputs that had been written into before."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act, self.a = nn.ReLU(inplace=True), linear([[0.0, 0], [1, 1]], [-2.0, 0])
+
+        def forward(self, x):
+            self.act(x)
+            return self.a(x)
+
+    x = torch.tensor([[1.0, -3], [2, 2]], dtype=torch.float64)
+    for call in (compact, lambda net, x: compress(net, example=x)):
+        with pytest.raises(PosterityError, match=r"changed the outputs .* overwrite tensors in place\?"):
+            call(Net(), x)
+    assert x[0, 1] == -3
 
 
 def test_a_network_of_two_inputs_by_name():

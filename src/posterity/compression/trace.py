@@ -170,7 +170,7 @@ def measure_shapes(network: fx.GraphModule, inputs: tuple[Any, ...]) -> Shapes:
     """The shape of every tensor in the graph when it is called with ``inputs``."""
     recorder = _Recorder(network)
     with torch.no_grad():
-        recorder.run(*inputs)
+        recorder.run(*calling.map_inputs(inputs, torch.clone))  # the network may write into its inputs
     return recorder.shapes
 
 
