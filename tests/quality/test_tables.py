@@ -221,5 +221,5 @@ def test_conditions_that_differ_are_told_by_row():
     told = [("A", "CPU"), ("A", "CPU"), ("B", "H200"), ("C", "H200"), ("C", "CPU")]
     assert gathered.mostly(told) == "CPU (B; C: H200)" and gathered.mostly(told[:2]) == "CPU"
     ensemble = {key: value for key, value in record("both", 0).items() if key != "training"}  # no run of its own
-    found = [*(record("a row that is no more", s) for s in range(2)), record("A", 0) | {"training": {"batch_size": "64"}}]
-    assert "2 epochs, batch 128 (A: batch 64), 4 draws" in gathered.conditions(table(), [*found, ensemble])
+    old, small = record("a row that is no more", 0), record("A", 0) | {"training": {"batch_size": "64"}}
+    assert "2 epochs, batch 128 (A: batch 64), 4 draws" in gathered.conditions(table(), [old, old, small, ensemble])
