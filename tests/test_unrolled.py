@@ -72,9 +72,12 @@ class Encoder(nn.Module):
         self.lstm = nn.LSTM(4, 2, bidirectional=True, batch_first=True)
         self.attention = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True)
         self.one, self.each = nn.PReLU(), nn.PReLU(3)
+        self.elman, self.gated, self.cell = nn.RNNCell(4, 4, nonlinearity="relu"), nn.GRUCell(4, 4), nn.LSTMCell(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.one(self.each(self.attention(self.lstm(x)[0])).mean(1))
+        x = self.one(self.each(self.attention(self.lstm(x)[0])).mean(1))
+        state = self.cell(x, self.cell(x))
+        return self.gated(self.gated(state[0]), self.elman(x, self.elman(state[1])))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # of the Jacobian without it

@@ -47,6 +47,12 @@ def test_hand_worked_equal_mass_bins():
     assert len(equal_mass(torch.ones(100), 10)) == 2  # all the same: one bin
 
 
+def test_confidences_of_one_are_not_averaged_with_others_in_bins_of_equal_mass():
+    probs, targets = of_confidence([0.6, 0.8, 1.0, 1.0, 1.0, 1.0], [True, True, True, True, True, False])
+    # Two are too unsure by 0.4 and 0.2; of four that are sure three are right.
+    assert ece(probs, targets, bins=2, mass=True).item() == pytest.approx((0.4 + 0.2) / 6 + 1 / 6)
+
+
 def test_bins_of_equal_mass_of_very_many_pixels():
     """torch's own quantiles end at sixteen million numbers: some 256 pictures of 256 × 256 pixels."""
     values = torch.arange(2**24 + 1, dtype=torch.float32) / 2**24

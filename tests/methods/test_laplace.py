@@ -389,6 +389,32 @@ def test_a_parameter_may_be_one_number_without_a_dimension(structure):
     torch.testing.assert_close(*found)
 
 
+class Cell(nn.Module):
+    """A cell at every step of a sequence, and a layer."""
+
+    def __init__(self, cell: nn.RNNCellBase) -> None:
+        super().__init__()
+        self.cell, self.out = cell, nn.Linear(4, 3)
+
+    def forward(self, x):
+        state = None
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return self.out(state[0] if isinstance(state, tuple) else state)
+
+
+@pytest.mark.parametrize("cell", [nn.RNNCell(2, 4), nn.GRUCell(2, 4), nn.LSTMCell(2, 4)], ids=str)
+def test_cells_have_a_whole_covariance_whose_diagonal_is_known(cell):
+    """By Jacobians the one, by squares of gradients the other."""
+    net, data = Cell(cell).double(), (torch.randn(9, 3, 2).double(), torch.arange(9) % 3)
+    whole, diagonal = (
+        Laplace(structure=structure, tune_prior=False).post_hoc(net, data).parts[0]
+        for structure in ("full", "diagonal")
+    )
+    precision = torch.linalg.inv(whole.q.scale_tril @ whole.q.scale_tril.T).diagonal()
+    torch.testing.assert_close(precision, diagonal.q.std**-2)
+
+
 def test_a_last_layer_too_large_for_a_matrix_is_refused():
     net = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 100))
     with pytest.raises(PosterityError, match="30,100 weights would not fit"):

@@ -295,6 +295,16 @@ def test_points_taken_a_few_at_a_time_give_the_same(likelihood, monkeypatch):
         torch.testing.assert_close(getattr(some, name), getattr(whole, name))
 
 
+def test_an_image_may_have_more_pixels_than_sobols_sequence_has_dimensions():
+    q = posterior(nn.Conv2d(1, 3, 3, padding=1), likelihood=pst.likelihoods.Gaussian(0.3))
+    x = inputs(2, 1, 90, 90)
+    prediction, expected = q.predict(x, draws="moments"), moments(q, x)
+    torch.testing.assert_close(prediction.mean, expected.mean)
+    torch.testing.assert_close(prediction.epistemic, expected.variance)
+    points = normal_points(24_300)
+    assert abs(float((points[:, :3099] * points[:, 21_201:]).mean())) < 0.01  # of others' order, and so independent
+
+
 def test_points_have_the_moments_of_a_normal():
     points = normal_points(10)
     torch.testing.assert_close(points.mean(0), torch.zeros(10, dtype=DOUBLE), atol=1e-12, rtol=0)

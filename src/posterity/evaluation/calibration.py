@@ -43,10 +43,13 @@ def equal_width(bins: int) -> Tensor:
 
 
 def equal_mass(values: Tensor, bins: int) -> Tensor:
-    """Edges between which equally many of ``values`` lie; fewer bins where many values are the same."""
-    levels = equal_width(bins)[1:-1].numpy()
-    inner = torch.from_numpy(np.quantile(values.double().numpy(), levels))  # torch's own has a largest size
-    return torch.cat([torch.zeros(1), inner.unique(), torch.ones(1)]).unique()
+    """Edges between which equally many of ``values`` lie; fewer bins where many values are the same.
+
+    Where those are ones, as of a very sure network, they have a bin of their own between two edges at one.
+    """
+    levels, values = equal_width(bins)[1:-1].numpy(), values.double()
+    inner = torch.from_numpy(np.quantile(values.numpy(), levels)).unique()  # torch's own has a largest size
+    return torch.cat([torch.zeros(1), inner[inner > values.min()], torch.ones(1)])
 
 
 def bin_index(values: Tensor, edges: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ from posterity.prediction.accumulate import accumulator
 from posterity.prediction.moment_rules import FUNCTIONS, LAYERS, METHODS, LayerWeights, Moments, Rule, as_moments
 from posterity.prediction.prediction import Prediction
 from posterity.probability.likelihoods import Likelihood
+from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError
 
 __all__ = ["Moments", "Propagation", "normal_points", "output_moments", "predict_by_moments"]
@@ -79,10 +80,17 @@ def output_moments(module: nn.Module, mean: Params, variance: Params, inputs: In
 
 @cache
 def normal_points(dimensions: int) -> Tensor:
-    """[POINTS, dimensions]: well spread, each coordinate with mean 0 and variance 1, always the same."""
-    uniform = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=0).draw(POINTS, dtype=torch.float64)
+    """[POINTS, dimensions]: well spread, each coordinate with mean 0 and variance 1, always the same.
+
+    Coordinates beyond those that Sobol's sequence has, as of large images, are those again in other orders.
+    """
+    engine, most = torch.quasirandom.SobolEngine, torch.quasirandom.SobolEngine.MAXDIM
+    uniform = engine(min(dimensions, most), scramble=True, seed=0).draw(POINTS, dtype=torch.float64)
     points = torch.special.ndtri(uniform.clamp(1e-6, 1 - 1e-6))
-    return (points - points.mean(0)) / points.std(0, correction=0)
+    points = (points - points.mean(0)) / points.std(0, correction=0)
+    generator = generator_for(0)
+    orders = (torch.randperm(POINTS, generator=generator) for _ in range((dimensions - 1) // most))
+    return torch.cat([points, *(points[order] for order in orders)], 1)[:, :dimensions]
 
 
 class Propagation(fx.Interpreter):
