@@ -190,6 +190,9 @@ PLAIN: dict[Forward, Callable[[Any], Forward]] = {
     nn.RNN.forward: unrolled,
     nn.GRU.forward: unrolled,
     nn.LSTM.forward: unrolled,
+    nn.RNNCell.forward: lambda cell: unrolled_cell(cell, f"RNN_{cell.nonlinearity.upper()}"),
+    nn.GRUCell.forward: lambda cell: unrolled_cell(cell, "GRU"),
+    nn.LSTMCell.forward: lambda cell: unrolled_cell(cell, "LSTM"),
     nn.PReLU.forward: unfused_prelu,
 }
 """The layers that must be replaced to be transformed, by their forwards."""
