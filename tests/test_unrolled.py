@@ -44,21 +44,46 @@ def test_outputs_and_states_are_torchs(layer, packed):
     torch.testing.assert_close(unrolled(layer)(x, first)[1], layer(x, first)[1])
 
 
-@pytest.mark.parametrize(
-    ("cell", "mode"),
-    [
-        (nn.RNNCell(3, 4), "RNN_TANH"),
-        (nn.RNNCell(3, 4, nonlinearity="relu"), "RNN_RELU"),
-        (nn.GRUCell(3, 4, bias=False), "GRU"),
-        (nn.LSTMCell(3, 4), "LSTM"),
-    ],
-    ids=str,
-)
+CELLS = [
+    (nn.RNNCell(3, 4), "RNN_TANH"),
+    (nn.RNNCell(3, 4, nonlinearity="relu"), "RNN_RELU"),
+    (nn.GRUCell(3, 4, bias=False), "GRU"),
+    (nn.LSTMCell(3, 4), "LSTM"),
+]
+
+
+@pytest.mark.parametrize(("cell", "mode"), CELLS, ids=str)
 def test_cells_are_torchs(cell, mode):
     cell, x = cell.double(), randn(5, 3)
     torch.testing.assert_close(unrolled_cell(cell, mode)(x), cell(x))
     state = (randn(5, 4, seed=1), randn(5, 4, seed=2)) if mode == "LSTM" else randn(5, 4, seed=1)
     torch.testing.assert_close(unrolled_cell(cell, mode)(x, state), cell(x, state))
+
+
+@pytest.mark.parametrize("cell", [cell for cell, _ in CELLS], ids=str)
+def test_vmap_knows_cells_that_are_transformable(cell):
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = cell.double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            state = None
+            for step in x.unbind(1):
+                state = self.cell(step, state)
+            return state[0] if isinstance(state, tuple) else state
+
+    module, x = Loop(), randn(5, 6, 3)
+    params = {name: p.detach() for name, p in module.named_parameters()}
+
+    def outputs(params, x):
+        return functional_call(module, params, (x,))
+
+    with transformable(module):
+        jacobian = vmap(jacrev(outputs), (None, 0))(params, x.unsqueeze(1))
+    own = tuple(params.values())
+    each = torch.autograd.functional.jacobian(lambda *p: outputs(dict(zip(params, p, strict=True)), x), own)
+    torch.testing.assert_close(tuple(j.squeeze(1) for j in jacobian.values()), each)
 
 
 def test_a_single_sequence_is_refused():

@@ -80,6 +80,27 @@ def test_a_network_that_torch_cannot_export_is_one_sentence(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+class Token(nn.Module):
+    """It asks for the size of the batch in a way by which exporters take it to be fixed."""
+
+    def __init__(self):
+        super().__init__()
+        self.token, self.out = nn.Parameter(torch.randn(1, 4)), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.out(torch.cat([self.token.expand(len(x), -1), x], 1))
+
+
+@pytest.mark.parametrize(
+    ("write", "sentence"),
+    [(to_onnx, "onnxruntime cannot run the network on 5 inputs"), (to_torch_export, "cannot export Token")],
+)
+def test_a_batch_that_exporters_take_to_be_fixed_is_one_sentence(write, sentence, tmp_path):
+    with pytest.raises(PosterityError, match=sentence):
+        write(Token().eval(), torch.randn(3, 4), tmp_path / "network")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_missing_extra_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PosterityError, match=r"ONNX export needs onnx, .* pip install onnx onnxscript onnxruntime"):

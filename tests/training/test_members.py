@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import posterity as pst
 from posterity.training.restarts import Stacked, reinitialised
@@ -77,7 +78,14 @@ class Asking(Dropping):
         return self.last(hidden if hidden.mean() > 0 else hidden.relu())
 
 
-@pytest.mark.parametrize("network", [Dropping, Asking])
+class Checkpointing(Dropping):
+    """A part that is run again in the backward pass."""
+
+    def forward(self, x):
+        return self.last(checkpoint(self.first, x, use_reentrant=False))
+
+
+@pytest.mark.parametrize("network", [Dropping, Asking, Checkpointing])
 @pytest.mark.parametrize("mode", [True, False], ids=["train", "eval"])
 def test_members_whose_code_cannot_be_stacked_are_those_trained_alone(network, mode, monkeypatch):
     fit = lambda: pst.fit(network().train(mode), pst.MAP(), (X, LABELS), epochs=1, members=2)  # noqa: E731

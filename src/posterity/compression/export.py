@@ -81,7 +81,11 @@ def to_torch_export(module: nn.Module, example: Inputs, path: str | Path, tolera
     args, kwargs = calling.arguments(example)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         part = Path(folder) / "network.pt2"
-        program = torch.export.export(network, args, kwargs, dynamic_shapes=_free_batch(args, kwargs))
+        try:
+            program = torch.export.export(network, args, kwargs, dynamic_shapes=_free_batch(args, kwargs))
+        except Exception as error:  # of kinds that have no common class
+            reason = str(error).strip().partition("\n")[0]
+            raise PosterityError(f"torch cannot export {type(network).__name__} for any batch: {reason}") from error
         torch.export.save(program, part)
         loaded = torch.export.load(part).module()
         _compare(network, example, lambda inputs: calling.call(loaded, inputs), tolerance, "torch.export")
@@ -145,7 +149,14 @@ def _compare(network: nn.Module, example: Inputs, run: Any, tolerance: float, na
     for count in (3, 5):
         inputs = rows(example, count)
         with torch.no_grad():
-            both = pairs(run(inputs), calling.call(network, inputs))
+            expected = calling.call(network, inputs)
+            try:
+                both = pairs(run(inputs), expected)
+            except PosterityError:
+                raise
+            except Exception as error:  # of kinds that have no common class: a size that was taken to be fixed, say
+                reason = str(error).strip().partition("\n")[0]
+                raise PosterityError(f"{name} cannot run the network on {count} inputs at once: {reason}") from error
         error = max(float((distances / sizes.clamp(min=1)).max()) for distances, sizes in both)
         if not error <= tolerance:
             raise PosterityError(f"{name} gives outputs that differ by {error:.2g}, expected at most {tolerance:g}")

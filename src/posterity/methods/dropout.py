@@ -17,7 +17,7 @@ from torch import nn
 
 from posterity.methods.base import Method
 from posterity.posteriors import Stochastic
-from posterity.posteriors.stochastic import dropout_rates, with_dropout
+from posterity.posteriors.stochastic import dropout_rates, drops_inside, with_dropout
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
 from posterity.types import Batch, PosterityError
@@ -30,7 +30,8 @@ class Dropout(Method):
     """Monte Carlo dropout.
 
     Attributes:
-        rate: The share of units dropped; None leaves the network's own layers as they are.
+        rate: The share of units that dropout layers drop; None leaves those of the network as they are. What attention
+            and recurrent layers drop inside them stays at their own rates.
         insert: Patterns of layer names whose inputs get a dropout layer of this rate, such as ``("fc*",)``.
     """
 
@@ -48,7 +49,7 @@ class Dropout(Method):
         rates = dropout_rates(module)
         if self.rate is not None:
             rates = dict.fromkeys([*rates, *self._chosen(module)], self.rate)
-        if not rates:
+        if not rates and (self.rate is not None or not drops_inside(module)):
             raise PosterityError(
                 "the network has no dropout layer: use Dropout(rate=0.1, insert=('layer name or pattern',)) to add some"
             )

@@ -20,7 +20,7 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.random import global_seed
 from posterity.types import Inputs, PosterityError, Predictor
 
-__all__ = ["Stochastic", "dropout_rates", "with_dropout"]
+__all__ = ["Stochastic", "dropout_rates", "drops_inside", "with_dropout"]
 
 _INSERTED = "input_dropout"
 _LEFT_ON = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase, nn.TransformerEncoderLayer)
@@ -31,6 +31,12 @@ def dropout_rates(module: nn.Module) -> dict[str, float]:
     """The rate of every dropout layer by its name; an inserted one goes by the name of the layer it stands before."""
     layers = {name: m for name, m in module.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd)}
     return {name.removesuffix(f".{_INSERTED}"): float(layer.p) for name, layer in layers.items()}
+
+
+def drops_inside(module: nn.Module) -> bool:
+    """Whether there is dropout of attention, or between recurrent layers, at a rate of their own."""
+    recurrent = any(isinstance(m, nn.RNNBase) and m.num_layers > 1 and m.dropout > 0 for m in module.modules())
+    return recurrent or any(isinstance(m, nn.MultiheadAttention) and m.dropout > 0 for m in module.modules())
 
 
 def with_dropout(module: nn.Module, rates: Mapping[str, float]) -> nn.Module:
@@ -67,7 +73,7 @@ class Stochastic(Posterior):
 
     def __init__(self, module: nn.Module, likelihood: Likelihood, **options: Any) -> None:
         super().__init__(module, likelihood, **options)
-        if not dropout_rates(self.module):
+        if not dropout_rates(self.module) and not drops_inside(self.module):
             raise PosterityError("the network has no dropout layer, so its forward pass holds no randomness")
         for layer in self.module.modules():
             layer.training = isinstance(layer, _LEFT_ON)

@@ -202,11 +202,11 @@ def _stackable(networks: list[nn.Module], job: Job) -> bool:
     )
 
 
-@torch.no_grad()
+@torch.enable_grad()
 def _maps(networks: list[nn.Module], inputs: Tensor) -> bool:
-    """Whether the networks' own code can be stacked: not where it draws dropout masks, or branches on values."""
+    """Whether the networks' own code can be stacked: not where it draws masks, branches on values, or has checkpoints."""
     try:
-        Stacked(networks)(inputs[:1].repeat_interleave(len(networks), 0))
+        Stacked(networks)(inputs[:1].repeat_interleave(len(networks), 0)).sum().backward()
     except RuntimeError as error:
         _log.info("members are trained one after the other (%s)", str(error).splitlines()[0])
         return False
