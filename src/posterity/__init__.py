@@ -163,6 +163,7 @@ _HOMES = {
     "PosterityError": "posterity.types",
     "PosterityWarning": "posterity.types",
 }
+__all__ = [*_MODULES, *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -176,4 +177,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({"__version__", *_MODULES, *_HOMES})
+    return sorted(["__version__", *__all__])
