@@ -62,6 +62,13 @@ def test_loader_dataset_and_tensors_agree_on_full_batches():
         torch.testing.assert_close(mean, means[0])
 
 
+def test_of_a_data_set_the_training_part_is_learned():
+    moons = pst.data.load("two-moons")
+    network = pst.models.mlp(2, 2, hidden=(4,))
+    whole, part = (pst.fit(network, pst.MAP(), given, epochs=1).mean() for given in (moons, moons.train))
+    assert all(torch.equal(whole[name], part[name]) for name in part)
+
+
 def test_example_weights_count_as_copies():
     weights = torch.tensor([2.0] + [1.0] * 59, dtype=torch.float64)
     torch.manual_seed(0)

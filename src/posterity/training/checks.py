@@ -7,7 +7,7 @@ from typing import SupportsIndex
 import torch
 from torch import Tensor, nn
 
-from posterity.calling import InputSpec, call, check_finite, map_inputs, tensors_of
+from posterity.calling import InputSpec, batch_shape, call, check_finite, map_inputs, tensors_of
 from posterity.methods.base import Method
 from posterity.networks import copied, train_mode
 from posterity.probability.likelihoods import Likelihood
@@ -42,8 +42,9 @@ def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets
     try:
         outputs = call(network, inputs)
     except (RuntimeError, TypeError, IndexError) as error:
-        shapes = InputSpec.of(batch.inputs).shapes
-        raise PosterityError(f"the network cannot take inputs of shape (batch, *{shapes[0]}): {error}") from error
+        spec = InputSpec.of(batch.inputs)
+        seen = f"inputs of shape {batch_shape(spec.shapes[0])} and type {spec.dtypes[0]}"
+        raise PosterityError(f"the network cannot take {seen}: {error}") from error
     finally:
         network.train(mode)
     if not all(map(torch.equal, tensors_of(inputs), tensors_of(batch.inputs))):

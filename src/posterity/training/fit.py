@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from posterity.calling import InputSpec
+from posterity.data.pieces import to_train_on
 from posterity.devices import device_order
 from posterity.methods.base import Method
 from posterity.networks import copied
@@ -56,7 +57,8 @@ def fit(
             weights; several members each start afresh. BatchNorm layers in eval mode, in a network that is in training
             mode, are frozen: they use their statistics and keep them.
         method: How to get the posterior, such as ``MAP()`` or ``SWAG(rank=20)``.
-        data: A DataLoader or list of batches, a Dataset, or a tuple of tensors (inputs, targets).
+        data: A DataLoader or list of batches, a Dataset, a tuple of tensors (inputs, targets), or a ``DataSet`` (its
+            training part).
         likelihood: How targets arise from outputs; None takes Categorical for integer targets and Gaussian with learned
             noise for real ones.
         epochs: Passes over the data; 10 if neither this nor ``training.steps`` is given.
@@ -97,7 +99,7 @@ def _fit(
     device = local_device(training.pick_device())
     with session(device) as ranks, global_seed(seed + ranks.rank, device):
         network = _made(module)
-        job, probe = _job(network, method, data, likelihood, epochs, seed, training, ranks, device)
+        job, probe = _job(network, method, to_train_on(data), likelihood, epochs, seed, training, ranks, device)
         check(job)
         if members > 1:
             from posterity.training.restarts import fit_members  # it needs fit_one
