@@ -249,8 +249,8 @@ def test_every_method_is_said_to_be_something_else(posterity, monkeypatch):
         (("fit", "--out", "r", "--set", "training.validation=all"), "validation of [training] must be a number"),
         (("fit", "--out", "r", "--set", "training.validation=5"), "fraction must lie in (0, 1), got 5"),
         (("fit", "--out", "r", "--set", "training.zzz=1"), "there are batch_size, lr, schedule"),
-        (("fit", "--out", "r", "--data", "photos"), "or give a .npz or .csv file, or module:function of your own"),
-        (("fit", "--out", "r", "--model", "net.py"), "or give module:function of your own"),
+        (("fit", "--out", "r", "--data", "photos"), "(for your own give a .npz or .csv file, or module:function)"),
+        (("fit", "--out", "r", "--model", "net.py"), "(for your own give module:function)"),
         (("continual", "--out", "r", "--set", "run.epochs=3"), "--set run.epochs=3 has no effect here"),
         (("compare", "--out", "/dev/null"), "/dev/null is no folder"),
         (("compare", "--out", "/dev/null/a"), "/dev/null/a cannot be written to: Not a directory"),
@@ -391,9 +391,10 @@ def test_results_come_in_a_terminal_without_unicode(monkeypatch):
     assert done.returncode == 0 and "8?8" in done.stdout and not done.stderr
 
 
-def test_pictures_are_read_in_the_units_of_the_run(tmp_path):
+@pytest.mark.parametrize("channels", [(), (3,), (4,)], ids=["grey", "colour", "with transparency"])
+def test_pictures_are_read_in_the_units_of_the_run(tmp_path, channels):
     """Bytes, and a picture of them, are the same to runs that were fitted to bytes and to floats up to 255."""
-    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
+    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10, *channels), dtype=np.uint8)
     Image.fromarray(raw[0]).save(tmp_path / "one.png")
     for name, x in (("bytes", raw), ("floats", raw.astype(np.float32))):
         np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 2)

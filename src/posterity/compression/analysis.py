@@ -72,13 +72,13 @@ class Layer:
         return int(self.inputs.value.abs().masked_fill(~self.uneven, -1).argmax())
 
     def looked_at(self, kept: Tensor) -> Tensor:
-        """[C] The inputs that the kept outputs look at; none of groups, whose inputs are one with their outputs."""
+        """[C] The inputs that the kept outputs look at; none with groups, whose inputs are one unit with outputs."""
         if self.groups > 1:
             return torch.zeros(len(self.inputs.ids), dtype=torch.bool)
         return self.reads[kept[self.outputs.ids]].any(0)
 
     def read(self, kept: Tensor) -> Tensor:
-        """Their units."""
+        """The units of the inputs that the kept outputs look at."""
         return self.inputs.ids[self.looked_at(kept)]
 
     def needs(self, kept: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class Analysis:
         return self._backwards(Layer.read)
 
     def _backwards(self, wants: Callable[[Layer, Tensor], Tensor]) -> Tensor:
-        """The smallest set of units with those that must stay and what its own layers want."""
+        """The smallest set of units that holds those that must stay, and all that the layers of the set want."""
         roots = self.units.resolved()
         kept = self.units.pinned()
         size = -1

@@ -1,4 +1,4 @@
-"""A network as a graph: traced with torch.fx, shapes measured, BatchNorm folded, what does nothing taken out.
+"""A network as a graph: traced with torch.fx, shapes measured, BatchNorm folded, idle layers taken out.
 
 Sub-modules whose own Python torch.fx cannot follow become single opaque calls; a network whose outermost forward
 cannot be followed is refused.
@@ -6,7 +6,6 @@ cannot be followed is refused.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from posterity import calling
+from posterity.networks import duplicate
 from posterity.types import Inputs, PosterityError
 
 __all__ = [
@@ -75,7 +75,7 @@ class _Tracer(fx.Tracer):
 def trace(module: nn.Module) -> Network:
     """The graph of a copy of ``module`` in evaluation mode, on the CPU."""
     _refuse_tied(module)
-    module = copy.deepcopy(module).eval().cpu()
+    module = duplicate(module).eval().cpu()
     try:
         graph = _Tracer().trace(module)
     except Exception:  # whatever the user's forward raises when it meets a proxy

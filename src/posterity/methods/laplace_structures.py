@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from posterity import last_layer
+from posterity.calling import call, map_inputs
 from posterity.curvature import ggn
 from posterity.curvature.kfac import KroneckerCurvature
 from posterity.curvature.triangular import inverse_root
 from posterity.flat import Layout
+from posterity.networks import buffers_kept, parameter_uses
 from posterity.posteriors import DiagonalGaussian, FullGaussian, KroneckerGaussian, WeightPosterior
 from posterity.posteriors.kronecker import MatrixBlock
 from posterity.probability.likelihoods import Likelihood
-from posterity.types import Batch, Params, PosterityError
+from posterity.types import Batch, Inputs, Params, PosterityError
 
 Precision = float | Tensor
 """δ: one number, one for every weight in the order of ``names``, or a matrix over them."""
@@ -38,7 +40,7 @@ class Structure(Protocol):
 
     Attributes:
         names: The parameters that the posterior covers, in the order of its vector.
-        network_is_linear: In these parameters, whatever it is in others.
+        network_is_linear: Whether the network is linear in these parameters, whatever it is in others.
     """
 
     names: tuple[str, ...]
@@ -49,7 +51,7 @@ class Structure(Protocol):
         ...
 
     def scale(self, factor: float) -> None:
-        """Take N H times a factor, where the batches were a part of the data."""
+        """Multiply N H by a factor, where the batches were only a part of the data."""
         ...
 
     def decompose(self) -> None:
@@ -84,11 +86,11 @@ class Diagonal:
         self.sum.add_(self.layout.flatten(found), alpha=len(batch.targets))
 
     def scale(self, factor: float) -> None:
-        """The diagonal."""
+        """Of the sum over examples."""
         self.sum.mul_(factor)
 
     def decompose(self) -> None:
-        """It is one."""
+        """Nothing to do: the sum is the spectrum."""
 
     def log_det(self, precision: Precision) -> Tensor:
         """Σ log(N h + δ)."""
@@ -115,7 +117,7 @@ class Kronecker:
         self.count = 0.0
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
-        """Factors are averaged over the data each for itself, as in K-FAC."""
+        """Each factor is averaged over the data by itself, as in K-FAC."""
         own = ggn.kronecker(module, likelihood, batch, columns)
         examples = len(batch.targets)
         self.count += examples
@@ -130,7 +132,7 @@ class Kronecker:
             value.lerp_(own.diagonal[name], share)
 
     def scale(self, factor: float) -> None:
-        """N: the factors are means."""
+        """Only N changes: the factors are means."""
         self.count *= factor
 
     @cached_property
@@ -150,7 +152,7 @@ class Kronecker:
         return self.total
 
     def decompose(self) -> None:
-        """The spectrum serves all δ and the posterior."""
+        """Nothing to do: the spectrum is found when it is first asked for, and serves all δ and the posterior."""
 
     def log_det(self, precision: Precision) -> Tensor:
         """Over the eigenvalues of every block and the diagonal of the rest."""
@@ -194,7 +196,7 @@ class Full:
         self.sum = found.mul_(len(batch.targets)).add_(self.sum)
 
     def scale(self, factor: float) -> None:
-        """The matrix."""
+        """Of the sum over examples."""
         self.sum = self.sum * factor
 
     def _precision(self, precision: Precision) -> Tensor:
@@ -247,12 +249,11 @@ class LastLayer(Full):
             if not own:
                 raise PosterityError("the last layer needs no gradient, so it has no posterior: use another structure")
             self.names = tuple(name for name, p in module.named_parameters() if id(p) in own)
-            held = [id(p) for part in module.modules() for p in part.parameters(recurse=False)]
-            alone = all(held.count(id(p)) == 1 for p in layer.parameters(recurse=False))  # tied to no other layer's
-            self.network_is_linear = alone and not is_parametrized(layer) and len(own) == len(list(layer.parameters()))
+            plain = not is_parametrized(layer) and len(own) == len(list(layer.parameters()))
+            self.network_is_linear = plain and _used_once(module, batch.inputs, own)
         if self.network_is_linear:
             found = ggn.last_layer(module, likelihood, batch, columns)
-        else:  # features know nothing of parts that stay fixed, nor of what else a weight does
+        else:  # features know nothing of parts that stay fixed, nor of what else a weight does in a pass
             found = ggn.full(module, likelihood, batch, columns, self.names)
         self.sum = found.mul_(len(batch.targets)).add_(self.sum)
 
@@ -263,6 +264,13 @@ STRUCTURES: dict[str, Callable[[nn.Module], Structure]] = {
     "full": Full,
     "last-layer": LastLayer,
 }
+
+
+def _used_once(module: nn.Module, inputs: Inputs, own: set[int]) -> bool:
+    """Whether the outputs have a single use of each of these parameters behind them; two examples tell."""
+    with torch.enable_grad(), buffers_kept(module):
+        uses = parameter_uses(call(module, map_inputs(inputs, lambda t: t[:2])))
+    return all(uses[p] == 1 for p in own)
 
 
 def _check_size(params: Iterable[Tensor]) -> None:
