@@ -15,6 +15,7 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import global_seed
 from posterity.training.config import Training
+from posterity.training.doctor import check_logits
 from posterity.training.loop import Job
 from posterity.training.stream import Resident, Stream
 from posterity.types import Batch, Inputs, PosterityError, check_whole
@@ -75,6 +76,7 @@ def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets
             "logits or predictions alone"
         )
     likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
+    check_logits(likelihood, outputs)
 
 
 def check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> None:
