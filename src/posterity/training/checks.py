@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from posterity.calling import InputSpec, call, check_finite, map_inputs, tensors_of
+from posterity.calling import InputSpec, batch_shape, call, check_finite, map_inputs, tensors_of
 from posterity.methods.base import Method
 from posterity.networks import copied, train_mode
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import global_seed
 from posterity.training.config import Training
+from posterity.training.doctor import check_logits
 from posterity.training.loop import Job
 from posterity.training.stream import Resident, Stream
 from posterity.types import Batch, Inputs, PosterityError, check_whole
@@ -60,8 +61,9 @@ def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets
     try:
         outputs = call(network, inputs)
     except (RuntimeError, TypeError, IndexError) as error:
-        shapes = InputSpec.of(batch.inputs).shapes
-        raise PosterityError(f"the network cannot take inputs of shape (batch, *{shapes[0]}): {error}") from error
+        spec = InputSpec.of(batch.inputs)
+        seen = f"inputs of shape {batch_shape(spec.shapes[0])} and type {spec.dtypes[0]}"
+        raise PosterityError(f"the network cannot take {seen}: {error}") from error
     finally:
         network.train(mode)
     if not all(map(torch.equal, tensors_of(inputs), tensors_of(batch.inputs))):
@@ -74,6 +76,7 @@ def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets
             "logits or predictions alone"
         )
     likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
+    check_logits(likelihood, outputs)
 
 
 def check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> None:

@@ -16,10 +16,11 @@ from torch import Tensor
 from posterity.methods.base import Method
 from posterity.optim.sampled import SampledOptimizer
 from posterity.posteriors import Posterior
+from posterity.probability.likelihoods import Categorical, Likelihood
 from posterity.run import Run
 from posterity.types import Inputs, PosterityError, PosterityWarning
 
-__all__ = ["check_diversity", "check_loss", "check_method", "check_weights"]
+__all__ = ["check_diversity", "check_logits", "check_loss", "check_method", "check_weights"]
 
 
 def check_loss(loss: float, run: Run, checkpoint: Path | None) -> None:
@@ -54,6 +55,15 @@ def check_method(method: Method, run: Run) -> None:
     """Pass on what the method itself finds suspicious."""
     for symptom in method.symptoms(run):
         warnings.warn(symptom, PosterityWarning, stacklevel=2)
+
+
+def check_logits(likelihood: Likelihood, outputs: Tensor) -> None:
+    """Warn of a network that ends in a softmax, which the likelihood would take a second time."""
+    if isinstance(likelihood, Categorical) and outputs.shape[-1] > 1 and bool((outputs >= 0).all()):
+        sums = outputs.double().sum(-1)
+        if torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=outputs.shape[-1] * torch.finfo(outputs.dtype).eps):
+            text = "the network's outputs sum to 1, as after a softmax, but logits are wanted: leave out its softmax"
+            warnings.warn(text, PosterityWarning, stacklevel=2)
 
 
 def check_diversity(posterior: Posterior, inputs: Inputs) -> None:
