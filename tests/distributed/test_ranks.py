@@ -91,6 +91,11 @@ def test_a_part_that_few_examples_go_through_is_trained_as_by_one_process(tmp_pa
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), alone, rtol=1e-8, atol=1e-9)
 
 
+def test_processes_that_were_asked_for_different_fits_are_refused(tmp_path):
+    """With a seed of its own each one's chain went its own way."""
+    launch("different", tmp_path)
+
+
 def test_ranks_resume_in_the_middle_of_an_epoch_and_as_many_as_they_were(tmp_path):
     launch("resumed", tmp_path)
     with pytest.raises(pst.PosterityError, match="of a run on 2 processes, got 1: resume on as many"):

@@ -98,6 +98,32 @@ def branches(folder: Path) -> None:
     torch.save(by_branches(), folder / f"{dist.get_rank()}.pt")
 
 
+def different(folder: Path) -> None:
+    """Every process with something of its own, as a seed of its rank, or a part of the data."""
+    rank = dist.get_rank()
+    inputs, targets = data()
+    fits = {
+        "its seed is 0 on process 0 and 1 on process 1": lambda: fitted(network(), data(), rank),
+        "its num_data is 96 on process 0 and 95 on process 1": lambda: fitted(
+            network(), (inputs[rank:], targets[rank:]), 7
+        ),
+        r"its parameter '0.weight' is [12, 4] on process 0 and [3, 4]": lambda: fitted(
+            network() if rank == 0 else nn.Sequential(nn.Linear(4, 3)).double(), data(), 7
+        ),
+    }
+    for message, fit in fits.items():
+        try:
+            fit()
+        except pst.PosterityError as error:
+            assert message in str(error), error
+        else:
+            raise AssertionError(f"accepted: {message}")
+
+
+def fitted(module: nn.Module, examples: tuple[Tensor, Tensor], seed: int) -> pst.Posterior:
+    return pst.fit(module, pst.SGLD(burn_in=0, thin=1), examples, seed=seed, training=pst.Training(**TRAINING))
+
+
 class StopError(Exception):
     """Stands for a kill in the middle of an epoch."""
 
@@ -169,7 +195,7 @@ if __name__ == "__main__":
     else:
         dist.init_process_group("gloo")
         try:
-            {f.__name__: f for f in (methods, members, loaders, shared_draw, branches, resumed)}[work](out)
+            {f.__name__: f for f in (methods, members, loaders, shared_draw, branches, different, resumed)}[work](out)
         finally:
             dist.destroy_process_group()
     threads = [thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")]  # none where there is no /proc

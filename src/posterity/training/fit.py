@@ -23,7 +23,14 @@ from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams, global_seed
 from posterity.run import Run
-from posterity.training.checks import check_arguments, check_data, check_held, check_single, refuse_one_class
+from posterity.training.checks import (
+    check_arguments,
+    check_data,
+    check_held,
+    check_ranks,
+    check_single,
+    refuse_one_class,
+)
 from posterity.training.config import Callback, Training
 from posterity.training.distributed import Ranks, local_device, session
 from posterity.training.doctor import check_diversity
@@ -206,7 +213,9 @@ def _job(
     steps = int(training.steps or (epochs or 10) * stream.steps_per_epoch)
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
     order = device_order(probe, first.inputs)
-    return Job(method, likelihood, stream, training, plan, ranks, device, seed, order, held_stream), probe
+    job = Job(method, likelihood, stream, training, plan, ranks, device, seed, order, held_stream)
+    check_ranks(job, probe)
+    return job, probe
 
 
 @torch.no_grad()
