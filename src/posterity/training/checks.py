@@ -24,6 +24,7 @@ __all__ = [
     "check_arguments",
     "check_data",
     "check_held",
+    "check_ranks",
     "check_single",
     "check_statistics",
     "refuse_one_class",
@@ -100,6 +101,21 @@ def check_single(network: nn.Module, inputs: Inputs) -> None:
             f"an epoch has a batch of a single example, and the network cannot train on one ({error}): choose another "
             "batch_size"
         ) from error
+
+
+def check_ranks(job: Job, network: nn.Module) -> None:
+    """Refuse processes that were asked for different fits: their gradients would be averaged all the same."""
+    plan = job.plan
+    own = {"seed": job.seed, "num_data": plan.num_data, "steps": plan.steps, "batch size": plan.batch_size}
+    shapes = {f"parameter {name!r}": list(p.shape) for name, p in network.named_parameters()}
+    first, *others = job.ranks.gather(own | shapes)
+    for rank, other in enumerate(others, 1):
+        for key in [*first, *other]:
+            if first.get(key) != other.get(key):
+                raise PosterityError(
+                    f"all processes must be given the same fit, but its {key} is {first.get(key)!r} on process 0 and "
+                    f"{other.get(key)!r} on process {rank}"
+                )
 
 
 def check_arguments(

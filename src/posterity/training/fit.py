@@ -28,6 +28,7 @@ from posterity.training.checks import (
     check_arguments,
     check_data,
     check_held,
+    check_ranks,
     check_single,
     check_statistics,
     refuse_one_class,
@@ -217,7 +218,9 @@ def _job(
     steps = int(training.steps or (epochs or 10) * stream.steps_per_epoch)
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
     order = device_order(probe, first.inputs)
-    return Job(method, likelihood, stream, training, plan, ranks, device, seed, order, held_stream), probe
+    job = Job(method, likelihood, stream, training, plan, ranks, device, seed, order, held_stream)
+    check_ranks(job, probe)
+    return job, probe
 
 
 @torch.no_grad()
