@@ -59,7 +59,7 @@ def _(posterior: LowRankGaussian) -> list[Params]:
 
 @singledispatch
 def walked(posterior: WeightPosterior) -> list[Params]:
-    """The path that a posterior remembers: none but for chains."""
+    """The path that a posterior remembers; only chains have one."""
     return []
 
 

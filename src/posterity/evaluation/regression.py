@@ -86,7 +86,7 @@ def pit(prediction: Regression, targets: Any) -> Tensor:
 
 
 def ends(prediction: Regression, targets: Any) -> tuple[Tensor, Tensor]:
-    """P(Y < y) and P(Y ≤ y) of each target: the same but for counts."""
+    """P(Y < y) and P(Y ≤ y) of each target, which differ for counts only."""
     y = real_targets(targets, prediction.mean).to(prediction.mean)
     reached = prediction.cdf(y).double().cpu()
     return prediction.cdf(y - 1).double().cpu() if prediction.likelihood.counts else reached, reached

@@ -136,7 +136,7 @@ class Conformal(Posterior):
     def drawn_outputs(
         self, inputs: Inputs, n: int, generator: torch.Generator | None = None, block: int | None = None
     ) -> Iterator[Tensor]:
-        """Those of the posterior inside."""
+        """The outputs of those draws."""
         return self.parts[0].drawn_outputs(inputs, n, generator, block)
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:

@@ -109,7 +109,7 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
     judged = 0
     for _ in range(method.mc_samples):
         for micro in micros:
-            # A weight of 1 but for ragged pieces: the mean over entries and ranks is then the mean over the batch.
+            # The weight, 1 except for ragged pieces, makes the mean over entries and ranks the mean over the batch.
             weight = len(micro.targets) * len(micros) * job.ranks.world / size
             with method.perturb(run.optimizer, weight):
                 for row in run.padding:
