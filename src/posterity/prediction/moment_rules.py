@@ -49,11 +49,11 @@ def _linear_map(layer: nn.Module, x: Moments, weights: LayerWeights) -> Moments:
     return Moments(mean, variance + forward(layer, squares, (x.variance,)))
 
 
-def _batch_norm(layer: nn.Module, x: Moments, weights: LayerWeights) -> Moments:
+def _batch_norm(layer: Any, x: Moments, weights: LayerWeights) -> Moments:
     """(x − running mean)·scale, then a random slope and offset."""
     shape = (1, -1, *[1] * (x.mean.ndim - 2))
-    scale = (layer.running_var + layer.eps).rsqrt().view(shape)  # type: ignore[operator,union-attr]
-    center = (x.mean - layer.running_mean.view(shape)) * scale  # type: ignore[operator,union-attr]
+    scale = (layer.running_var + layer.eps).rsqrt().view(shape)
+    center = (x.mean - layer.running_mean.view(shape)) * scale
     spread = x.variance * scale.square()
     if not weights.mean:
         return Moments(center, spread)
