@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from numbers import Real
+from operator import itemgetter
 from typing import Any, Self
 
 import torch
@@ -216,4 +217,5 @@ def _small(batches: Iterable[Batch], device: torch.device, size: int = PIECE) ->
     """Pieces of at most so many examples, on the device."""
     for batch in batches:
         for start in range(0, len(batch.targets), size):
-            yield map_batch(batch, lambda t, start=start: t[start : start + size].to(device))  # type: ignore[misc]
+            piece = map_batch(batch, itemgetter(slice(start, start + size)))
+            yield map_batch(piece, lambda t: t.to(device))

@@ -93,7 +93,8 @@ class Conformal(Posterior):
         """Which classes are in the set of each input, [batch, ..., classes]; the most probable one always is."""
         if not self.likelihood.classifies:
             raise PosterityError("only classes have sets: use intervals")
-        probs = self.parts[0].predict(inputs, self.count).probs  # type: ignore[attr-defined]
+        prediction: Any = self.parts[0].predict(inputs, self.count)
+        probs = prediction.probs
         return (1 - probs <= self.threshold) | (probs == probs.amax(-1, keepdim=True))
 
     def intervals(self, inputs: Inputs) -> tuple[Tensor, Tensor]:

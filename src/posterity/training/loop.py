@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -203,7 +204,7 @@ def _split(batch: Batch, pieces: int) -> list[Batch]:
         return [batch]
     size = -(-num_examples(batch.inputs) // pieces)
     starts = range(0, len(batch.targets), size)
-    return [map_batch(batch, lambda t, a=start: t[a : a + size]) for start in starts]  # type: ignore[misc]
+    return [map_batch(batch, itemgetter(slice(start, start + size))) for start in starts]
 
 
 def _skip(batches: Iterator[tuple[Batch, float]], count: int) -> None:
