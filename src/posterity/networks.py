@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ __all__ = [
     "check_same_network",
     "copied",
     "duplicate",
+    "hooked",
     "is_frozen",
     "load_buffers",
     "own_buffers",
@@ -137,6 +138,17 @@ def own_buffers(module: nn.Module) -> Iterator[None]:
     finally:
         for part, buffers in before:
             part._buffers.update(buffers)
+
+
+@contextmanager
+def hooked(layers: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
+    """Inside, ``hook(layer, args, output)`` is called after every forward of these layers."""
+    handles = [layer.register_forward_hook(hook) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
