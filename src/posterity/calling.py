@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 
@@ -25,6 +24,7 @@ __all__ = [
     "call",
     "check_finite",
     "finite_check",
+    "functional_call",
     "map_batch",
     "map_inputs",
     "nested_tensors",
@@ -45,6 +45,23 @@ def call(module: Callable[..., Tensor], inputs: Inputs) -> Tensor:
     """The network's outputs."""
     args, kwargs = arguments(inputs)
     return module(*args, **kwargs)
+
+
+def functional_call(
+    module: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What the module gives with these parameters and buffers in the place of its own, which tied ones share.
+
+    torch's function alone would leave them in a layer that the network knows by two names.
+    """
+    first: dict[Tensor, str] = {}
+    places = {}
+    for path, part in module.named_modules():
+        for attribute, own in (*part._parameters.items(), *part._buffers.items()):
+            name = f"{path}.{attribute}" if path else attribute
+            if own is not None and (known := first.setdefault(own, name)) in tensors:
+                places[name] = tensors[known]
+    return torch.func.functional_call(module, places, args, kwargs, tie_weights=False)
 
 
 def tensors_of(inputs: Inputs) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -24,9 +25,11 @@ __all__ = [
     "copied",
     "duplicate",
     "hooked",
+    "is_batchnorm",
     "is_frozen",
     "load_buffers",
     "own_buffers",
+    "parameter_uses",
     "plain_copy",
     "precision_of",
     "results_kept",
@@ -84,14 +87,19 @@ def copied(module: nn.Module) -> nn.Module:
     for part in network.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False
-        if isinstance(part, _BatchNorm) and network.training and not part.training:
+        if is_batchnorm(part) and network.training and not part.training:
             part.frozen = True  # type: ignore[assignment]
     return network
 
 
+def is_batchnorm(layer: nn.Module) -> bool:
+    """Whether it has running statistics of batches."""
+    return isinstance(layer, _BatchNorm)
+
+
 def is_frozen(layer: nn.Module) -> bool:
     """Whether it is a BatchNorm layer that keeps its running statistics in training, and uses them."""
-    return getattr(layer, "frozen", False) and isinstance(layer, _BatchNorm)
+    return getattr(layer, "frozen", False) and is_batchnorm(layer)
 
 
 def train_mode(network: nn.Module) -> nn.Module:
@@ -161,3 +169,18 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
     finally:
         for buffer, value in before:
             buffer.copy_(value)
+
+
+def parameter_uses(outputs: Any) -> Counter[int]:
+    """How many operations of the graph behind these outputs read each parameter, by its id."""
+    nodes = [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]
+    met, found = set(nodes), Counter[int]()
+    while nodes:
+        for node, _ in nodes.pop().next_functions:
+            parameter = getattr(node, "variable", None)
+            if parameter is not None:
+                found[id(parameter)] += 1
+            elif node is not None and node not in met:
+                met.add(node)
+                nodes.append(node)
+    return found

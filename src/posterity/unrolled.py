@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from posterity.networks import own_buffers
 from posterity.types import PosterityError
 
-__all__ = ["Forward", "replaced_forwards", "transformable", "unrolled", "unrolled_cell"]
+__all__ = ["Forward", "explained", "replaced_forwards", "transformable", "unrolled", "unrolled_cell"]
 
 Forward = Callable[..., Any]
 State = tuple[Tensor, ...]
@@ -64,6 +64,18 @@ def transformable(module: nn.Module) -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
+
+
+@contextmanager
+def explained(problem: str, advice: str) -> Iterator[None]:
+    """Say in one sentence what torch's transforms cannot follow: a branch on values, a function without their rules."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+        raise PosterityError(f"{problem} ({reason}): {advice}") from error
 
 
 @contextmanager

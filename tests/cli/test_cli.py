@@ -55,7 +55,7 @@ def test_fit_evaluate_predict(posterity, tmp_path):
     out = posterity("predict", "run", "x.npz")[1]
     assert "confidence" in out and "are shown" not in out
     np.savez(tmp_path / "many.npz", x=np.zeros((51, 2), np.float32))
-    assert "51 inputs, 32 draws; the first 50 are shown" in posterity("predict", "run", "many.npz")[1]
+    assert "51 inputs, 1 draws; the first 50 are shown" in posterity("predict", "run", "many.npz")[1]
     (tmp_path / "x.csv").write_text("a,b\n0,0\n1,1\n")
     assert posterity("predict", "run", "x.csv", "--out", "y.json")[0] == 0
     assert len(json.loads((tmp_path / "y.json").read_text())) == 2
@@ -385,6 +385,12 @@ def test_the_module_runs_as_a_command():
     assert done.returncode == 0 and "resnet18" in done.stdout
 
 
+def test_results_come_in_a_terminal_without_unicode(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = subprocess.run([sys.executable, "-m", "posterity", "data"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "8?8" in done.stdout and not done.stderr
+
+
 @pytest.mark.parametrize("channels", [(), (3,), (4,)], ids=["grey", "colour", "with transparency"])
 def test_pictures_are_read_in_the_units_of_the_run(tmp_path, channels):
     """Bytes, and a picture of them, are the same to runs that were fitted to bytes and to floats up to 255."""
@@ -396,3 +402,24 @@ def test_pictures_are_read_in_the_units_of_the_run(tmp_path, channels):
         whole = _standardised(raw, dataset)
         assert abs(float(whole.mean())) < 0.05 and float(whole.std()) == pytest.approx(1, abs=0.05)
         torch.testing.assert_close(_standardised(_png(tmp_path / "one.png", dataset), dataset), whole[:1])
+
+
+def test_pictures_of_16_bits_are_read(tmp_path):
+    """The same picture in 8 and in 16 bits is the same to a run; Pillow would make nearly all of the latter white."""
+    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
+    deep = raw.astype(np.uint16) * 257
+    Image.fromarray(raw[0]).save(tmp_path / "8.png")
+    Image.fromarray(deep[0]).save(tmp_path / "16.png")
+    for name, x in (("bytes", raw), ("floats", raw.astype(np.float32)), ("words", deep)):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 2)
+        dataset = data.load(str(tmp_path / f"{name}.npz"))
+        for picture in ("8.png", "16.png"):
+            torch.testing.assert_close(
+                _standardised(_png(tmp_path / picture, dataset), dataset), _standardised(x, dataset)[:1]
+            )
+    colours = np.stack([raw] * 3, axis=-1)
+    np.savez(tmp_path / "colours.npz", x=colours, y=np.arange(60) % 2)
+    dataset = data.load(str(tmp_path / "colours.npz"))
+    torch.testing.assert_close(
+        _standardised(_png(tmp_path / "16.png", dataset), dataset), _standardised(colours, dataset)[:1]
+    )

@@ -236,6 +236,22 @@ def test_a_parameter_that_is_used_without_its_layer_is_refused(curvature):
         curvature(Odd().double(), Categorical(), Batch(randn(4, 3), torch.tensor([0, 1, 1, 0])))
 
 
+@pytest.mark.parametrize("curvature", [ggn.diagonal, ggn.kronecker])
+def test_a_parameter_that_is_used_by_its_layer_and_without_it_is_refused(curvature):
+    class Autoencoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 4)
+
+        def forward(self, x):
+            return F.linear(torch.tanh(self.layer(x)), self.layer.weight.T)
+
+    net, batch = Autoencoder().double(), Batch(randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    assert ggn.full(net, Categorical(), batch).shape == (16, 16)
+    with pytest.raises(PosterityError, match="outside its forward, too"):
+        curvature(net, Categorical(), batch)
+
+
 def test_outputs_that_are_not_rows_are_refused():
     with pytest.raises(PosterityError, match="outputs of shape"):
         ggn.diagonal(nn.Linear(3, 2).double(), Gaussian(1.0), Batch(randn(4, 5, 3), randn(4, 5, 2)))

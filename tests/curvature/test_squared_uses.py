@@ -128,6 +128,41 @@ def test_a_parameter_used_outside_its_layer_is_refused():
         squared_gradients(Borrowed(), loss, (randn(6, 5), randn(6, 4)))
 
 
+class Decoder(nn.Module):
+    """Uses a weight that is another layer's, too."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, h):
+        return F.linear(h, self.weight.T)
+
+
+class Autoencoder(nn.Module):
+    """Decodes by the weight of the layer that encodes: read off it, or held by a decoder."""
+
+    def __init__(self, layer: nn.Module, held: bool) -> None:
+        super().__init__()
+        self.layer = layer
+        self.decode = Decoder(layer.weight) if held else lambda h: h @ self.layer.weight.squeeze()
+
+    def forward(self, x):
+        return self.decode(torch.tanh(self.layer(x)).squeeze(-1))
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(5, 4), nn.Conv1d(5, 4, 1)], ids=["linear", "convolution"])
+def test_a_parameter_used_by_its_layer_and_outside_it_is_refused(layer):
+    inputs = randn(6, 5) if isinstance(layer, nn.Linear) else randn(6, 5, 1)
+    with pytest.raises(PosterityError, match="outside its forward, too"):
+        squared_gradients(Autoencoder(layer.double(), held=False), loss, (inputs, randn(6, 5)))
+
+
+@pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")  # it is run a second time
+def test_a_parameter_held_by_another_module_has_the_squares_of_both_uses():
+    check(Autoencoder(nn.Linear(5, 4), held=True), randn(6, 5))
+
+
 @pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")
 def test_layers_without_per_example_gradients_are_refused():
     class Centred(nn.Module):

@@ -110,6 +110,18 @@ def test_csv_without_header_semicolons_and_words(tmp_path: Path) -> None:
         assert torch.equal(part[1], 1 - i % 2)
 
 
+def test_rows_of_a_csv_end_where_its_quotes_let_them(tmp_path: Path) -> None:
+    """Not at every character that ends a line somewhere: rows were torn apart, or words joined."""
+    names = ('"two\nlines"', "a\x0cpage", "a\u2028line", '"x, y"')
+    rows = [f"{i},{i / 2},{name}" for i in range(3) for name in names]
+    for end in ("\n", "\r\n"):
+        path = tmp_path / "own.csv"
+        path.write_bytes(end.join(["", "a,b,kind", *rows, "  ", ""]).encode())
+        header, x, y = read_csv(path)
+        assert header == ("a", "b") and x.shape == (12, 2)
+        assert y.tolist() == ["two\nlines", "a\x0cpage", "a\u2028line", "x, y"] * 3
+
+
 @pytest.mark.parametrize(
     ("targets", "task"),
     [

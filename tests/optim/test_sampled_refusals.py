@@ -71,10 +71,14 @@ def test_a_parameter_used_outside_its_layer_is_refused():
         def forward(self, x):
             return x @ self.layer.weight.T
 
+    class Tied(Borrowed):
+        def forward(self, x):
+            return torch.tanh(self.layer(x)) + super().forward(x)
+
     for name in ("vogn", "kfac"):
-        net = Borrowed()
-        with pytest.raises(PosterityError, match="outside its forward"):
-            passes(net, OPTIMIZERS[name](net))
+        for net in (Borrowed(), Tied()):
+            with pytest.raises(PosterityError, match="outside its forward"):
+                passes(net, OPTIMIZERS[name](net))
 
 
 @every

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from posterity.calling import functional_call
 from posterity.curvature.outer import examples_at_once
 from posterity.curvature.sink import Forward, Sink
 from posterity.types import Params, PosterityError

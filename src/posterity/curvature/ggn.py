@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments, call
+from posterity.calling import arguments, call, functional_call
 from posterity.curvature.kfac import KroneckerCapture, KroneckerCurvature, Sharing
 from posterity.curvature.outer import examples_at_once
 from posterity.curvature.squared import SquareCapture
@@ -35,7 +35,9 @@ from posterity.last_layer import features, parameter_order
 from posterity.networks import buffers_kept
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Batch, Params, PosterityError
-from posterity.unrolled import transformable
+from posterity.unrolled import explained, transformable
+
+_OTHER = "use structure='last-layer', or 'kronecker' with linearised=False"
 
 Columns = Callable[[Likelihood, Tensor, Tensor], Tensor]
 """(likelihood, outputs [B, C], targets) → columns [S, B, C]."""
@@ -121,7 +123,7 @@ def full(
     total = torch.zeros(layout.total, layout.total, dtype=cs.dtype, device=cs.device)
     for start in range(0, len(cs), size):
         own, some = tree_map(itemgetter(slice(start, start + size)), (given, cs))
-        with transformable(module):
+        with explained("torch cannot take this network's derivatives by example", _OTHER), transformable(module):
             v = vmap(vectors)(own, some).flatten(0, 1)
         total.addmm_(v.T, v, alpha=1 / len(cs))
     return total

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,7 +35,7 @@ from posterity.curvature.linear_rule import linear
 from posterity.curvature.recurrent_rule import cell, recurrent, rnn_cell
 from posterity.curvature.sink import Forward, Pass, Rule, Sink
 from posterity.curvature.vector_rules import batch_norm, embedding, group_norm, layer_norm
-from posterity.networks import buffers_kept
+from posterity.networks import buffers_kept, parameter_uses
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning
 from posterity.unrolled import replaced_forwards
 
@@ -117,16 +118,23 @@ class SquareCapture:
         self._pass = Pass()
         self._units: dict[str, nn.Module] = {}
         self._forwards: list[tuple[nn.Module, Forward]] = []
+        self._uses: Counter[int] = Counter()
+        self._used_once: dict[str, nn.Module] = {}  # layers of whose parameters a pass has one use, however many calls
         for prefix, unit in units(module):
-            if prefix in skip:
-                continue
             label = f"{prefix or 'the module'} ({type(unit).__name__})"
+            rule = None if prefix in skip else _rule(unit, label)
+            if unit is not module and rule is not generic:
+                self._used_once[label] = unit
+            if rule is None:
+                continue
             own = {name: p for name, p in unit.named_parameters() if p.requires_grad}
             named = {name: f"{prefix}.{name}" if prefix else name for name in own}
             self.sums.update({named[name]: _zeros(p) if sums is None else sums[named[name]] for name, p in own.items()})
             sink = Sink(label, {name: self.sums[named[name]] for name in own}, self._pass)
             self._units[label] = unit
-            self._forwards.append((unit, _rule(unit, label)(unit, unit.forward, sink)))
+            self._forwards.append((unit, rule(unit, unit.forward, sink)))
+        if self._used_once:
+            self._forwards.append((module, _counting(module.forward, self._uses)))
 
     @contextmanager
     def on(self, weight: float = 1.0) -> Iterator[None]:
@@ -143,8 +151,29 @@ class SquareCapture:
         return [get_gradient_edge(p) for p in params]
 
     def check_complete(self, with_gradient: Collection[Tensor]) -> None:
-        """Refuse a pass in which a parameter got a gradient without its layer being called."""
+        """Refuse a pass in which a parameter got a gradient without its layer being called, or from elsewhere, too."""
         self._pass.check_complete(self._units, with_gradient)
+        if not self._uses:
+            return
+        for label, unit in self._used_once.items():
+            if any(self._uses[id(p)] > 1 for p in unit.parameters()):
+                raise PosterityError(
+                    f"a parameter of {label} was used outside its forward, too, unwatched: give that use to a module "
+                    "of its own that holds the parameter"
+                )
+        self._used_once.clear()  # what is so in one pass is so in all
+
+
+def _counting(original: Forward, uses: Counter[int]) -> Forward:
+    """A network's forward, after whose first pass ``uses`` tells how often each parameter was used."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        outputs = original(*args, **kwargs)
+        if not torch.compiler.is_compiling() and not uses:
+            uses.update(parameter_uses(outputs))
+        return outputs
+
+    return forward
 
 
 def units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:

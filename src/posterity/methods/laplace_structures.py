@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from posterity import last_layer
+from posterity.calling import call, map_inputs
 from posterity.curvature import ggn
 from posterity.curvature.kfac import KroneckerCurvature
 from posterity.curvature.triangular import inverse_root
 from posterity.flat import Layout
+from posterity.networks import buffers_kept, parameter_uses
 from posterity.posteriors import DiagonalGaussian, FullGaussian, KroneckerGaussian, WeightPosterior
 from posterity.posteriors.kronecker import MatrixBlock
 from posterity.probability.likelihoods import Likelihood
-from posterity.types import Batch, Params, PosterityError
+from posterity.types import Batch, Inputs, Params, PosterityError
 
 Precision = float | Tensor
 """δ: one number, one for every weight in the order of ``names``, or a matrix over them."""
@@ -247,12 +249,11 @@ class LastLayer(Full):
             if not own:
                 raise PosterityError("the last layer needs no gradient, so it has no posterior: use another structure")
             self.names = tuple(name for name, p in module.named_parameters() if id(p) in own)
-            held = [id(p) for part in module.modules() for p in part.parameters(recurse=False)]
-            alone = all(held.count(id(p)) == 1 for p in layer.parameters(recurse=False))  # tied to no other layer's
-            self.network_is_linear = alone and not is_parametrized(layer) and len(own) == len(list(layer.parameters()))
+            plain = not is_parametrized(layer) and len(own) == len(list(layer.parameters()))
+            self.network_is_linear = plain and _used_once(module, batch.inputs, own)
         if self.network_is_linear:
             found = ggn.last_layer(module, likelihood, batch, columns)
-        else:  # features know nothing of parts that stay fixed, nor of what else a weight does
+        else:  # features know nothing of parts that stay fixed, nor of what else a weight does in a pass
             found = ggn.full(module, likelihood, batch, columns, self.names)
         self.sum = found.mul_(len(batch.targets)).add_(self.sum)
 
@@ -263,6 +264,13 @@ STRUCTURES: dict[str, Callable[[nn.Module], Structure]] = {
     "full": Full,
     "last-layer": LastLayer,
 }
+
+
+def _used_once(module: nn.Module, inputs: Inputs, own: set[int]) -> bool:
+    """Whether the outputs have a single use of each of these parameters behind them; two examples tell."""
+    with torch.enable_grad(), buffers_kept(module):
+        uses = parameter_uses(call(module, map_inputs(inputs, lambda t: t[:2])))
+    return all(uses[p] == 1 for p in own)
 
 
 def _check_size(params: Iterable[Tensor]) -> None:

@@ -22,11 +22,11 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments
+from posterity.calling import arguments, functional_call
 from posterity.posteriors.kronecker import KroneckerGaussian, MatrixBlock
 from posterity.prediction.passes import blocks
 from posterity.types import Inputs, Params

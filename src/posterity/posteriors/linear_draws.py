@@ -12,10 +12,10 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vjp, vmap
+from torch.func import jvp, vjp, vmap
 
-from posterity.calling import arguments
-from posterity.types import Inputs, Params, PosterityError
+from posterity.calling import arguments, functional_call
+from posterity.types import Inputs, Params
 from posterity.unrolled import transformable
 
 __all__ = ["LinearDraw", "LinearDraws"]
@@ -72,15 +72,5 @@ def pushed(function: Callable[[Params], Tensor], at: Params, shift: Params) -> t
     try:
         return jvp(function, (at,), (shift,))  # type: ignore[return-value]
     except NotImplementedError:
-        return _pulled_twice(function, at, shift)
-
-
-def _pulled_twice(function: Callable[[Params], Tensor], at: Params, shift: Params) -> tuple[Tensor, Tensor]:
-    out, pull = vjp(function, at)  # type: ignore[misc]
-    try:
+        out, pull = vjp(function, at)  # type: ignore[misc]
         return out, vjp(lambda u: pull(u)[0], torch.zeros_like(out))[1](shift)[0]  # type: ignore[misc]
-    except NotImplementedError as error:
-        raise PosterityError(
-            f"torch cannot make this network linear in its weights ({error}): use linearised=False or "
-            "structure='last-layer'"
-        ) from error

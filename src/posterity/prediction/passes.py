@@ -17,9 +17,9 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from posterity.calling import InputSpec, arguments, call, map_inputs, num_examples
+from posterity.calling import InputSpec, arguments, call, functional_call, map_inputs, num_examples
 from posterity.devices import activation_bytes
 from posterity.probability.likelihoods import Likelihood
 from posterity.recorded import Recorded
@@ -252,8 +252,8 @@ def _stacked_outputs(module: nn.Module, stacked: Weights, inputs: Inputs) -> Ten
 
 
 def _is_shared(stacked: Tensor) -> bool:
-    """Whether it is one tensor, repeated without a copy."""
-    return len(stacked) > 1 and stacked.stride(0) == 0
+    """Whether it is one tensor, alone or repeated without a copy."""
+    return len(stacked) == 1 or stacked.stride(0) == 0
 
 
 def _join(parts: list[Tensor], dim: int) -> Tensor:

@@ -23,7 +23,14 @@ from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams, global_seed
 from posterity.run import Run
-from posterity.training.checks import check_arguments, check_data, check_held, check_single, refuse_one_class
+from posterity.training.checks import (
+    check_arguments,
+    check_data,
+    check_held,
+    check_single,
+    check_statistics,
+    refuse_one_class,
+)
 from posterity.training.config import Callback, Training
 from posterity.training.distributed import Ranks, local_device, session
 from posterity.training.doctor import check_diversity
@@ -222,6 +229,7 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
     network = copied(module).to(device)
     if not any(p.requires_grad for p in network.parameters()):
         raise PosterityError("the network has no parameter to train")
+    check_statistics(network)
     targets = stream.targets if isinstance(stream, Resident) else batch.targets
     check_data(network, batch, likelihood, targets)
     return network

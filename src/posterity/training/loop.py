@@ -221,6 +221,7 @@ def _checkpoint(job: Job) -> Checkpoint:
     every = job.plan.count(job.training.checkpoint_every, "checkpoint_every")
     identity = {
         "method": repr(job.method),
+        "likelihood": repr(job.likelihood),
         "num_data": job.plan.num_data,
         "steps": job.plan.steps,
         "batch size": job.plan.batch_size,

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from posterity.calling import arguments, map_inputs
+from posterity.calling import arguments, functional_call, map_inputs
 from posterity.networks import duplicate, is_frozen
 from posterity.posteriors import Mixture, Posterior
 from posterity.probability.likelihoods import Likelihood, pooled
