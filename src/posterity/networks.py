@@ -93,7 +93,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def is_batchnorm(layer: nn.Module) -> bool:
-    """Whether it has running statistics of batches."""
+    """Whether it is a BatchNorm layer, of any number of dimensions."""
     return isinstance(layer, _BatchNorm)
 
 
