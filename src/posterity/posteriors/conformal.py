@@ -29,7 +29,7 @@ from posterity.posteriors.base import Posterior
 from posterity.prediction import Classification, Prediction, Regression
 from posterity.prediction.passes import Weights
 from posterity.probability.likelihoods import Likelihood
-from posterity.types import Inputs, PosterityError, Predictor
+from posterity.types import Inputs, PosterityError, Predictor, check_level
 
 __all__ = ["Conformal", "conformal"]
 
@@ -44,8 +44,7 @@ def conformal(posterior: Posterior, calibration: Any, level: float = 0.9, draws:
         level: The probability guaranteed.
         draws: Networks averaged, here and in every set or interval.
     """
-    if not 0 < level < 1:
-        raise PosterityError(f"a level of coverage lies in (0, 1), got {level!r}")
+    check_level(level, "a level of coverage")
     scores = []
     for batch in pieces(to_choose_by(calibration)):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
