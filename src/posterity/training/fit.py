@@ -215,7 +215,8 @@ def _job(
     steps = int(training.steps or (epochs or 10) * stream.steps_per_epoch)
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
     order = device_order(probe, first.inputs)
-    return Job(method, likelihood, stream, training, plan, ranks, device, seed, order, held_stream), probe
+    job = Job(method, likelihood, stream, training, plan, ranks, device, seed, order=order, held=held_stream)
+    return job, probe
 
 
 @torch.no_grad()
