@@ -21,6 +21,7 @@ from posterity.evaluation.metrics import metric
 from posterity.evaluation.scores import accuracy, nll
 from posterity.evaluation.selective import misclassification_auroc
 from posterity.posteriors.tempered import minimise
+from posterity.training.config import Training
 
 Run = dict[str, Any]
 Summary = dict[str, dict[str, dict[str, float]]]
@@ -193,7 +194,7 @@ def conditions(table: Table, runs: list[Run]) -> str:
     )
     sentences = [
         mostly([(run["row"], f"{run['epochs']} epochs") for run in runs]),
-        mostly([(run["row"], f"batch {table.row(run['row'])[1].batch_size or table.batch_size}") for run in runs]),
+        mostly([(run["row"], f"batch {_batch_size(run)}") for run in runs if "training" in run]),
         f"{table.draws} draws",
         several(f"{r['examples']['train']:,} training and {r['examples']['test']:,} test examples" for r in runs),
         mostly([(run["row"], run["device"]) for run in runs]),
@@ -207,6 +208,11 @@ def conditions(table: Table, runs: list[Run]) -> str:
         + (f" In brackets: {table.source}; bold where met." if table.published else "")
         + f"\n\n    python -m benchmarks.quality {table.name} --row {slug(next(iter(table.rows)))} --seed 0 --out runs"
     )
+
+
+def _batch_size(run: Run) -> str:
+    """As its record has it, which tells what differs from the library's own."""
+    return str(run["training"].get("batch_size", Training().batch_size))
 
 
 def mostly(told: list[tuple[str, str]]) -> str:

@@ -138,12 +138,16 @@ def tables() -> list[str]:
     return list(filter(None, parts))
 
 
-def main() -> None:
+def page() -> str:
+    """All of it."""
     parts = [HEAD.strip(), *tables(), trajectories(), mean_field(), sparse_page.sparsity()]
     if (RESULTS / "continual.json").exists():  # its runs need a GPU and hours of a CPU
         parts.append(continual())
-    page = "\n\n".join(parts)
-    (ROOT / "docs" / "results.md").write_text(page + "\n")
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    (ROOT / "docs" / "results.md").write_text(page())
 
 
 if __name__ == "__main__":

@@ -78,7 +78,8 @@ def _mnist() -> str:
             "(1.15), for GroupSparse how heavily a filter weighs against a neuron, so that the operations fall by "
             "about ten. For LeNet-5-Caffe the weight follows from the ratio of earlier runs alone, so that about 280× "
             "comes out; shifted images are training images moved by up to one pixel, which the published run did not "
-            "have. Late clipping, and a fine-tune of the survivors. " + " ".join(told) + "\n\n"
+            "have. Late clipping, and a fine-tune of the survivors. From GroupSparse's network, when its bytes were "
+            "measured, `compress` also took single weights of log alpha 3 and more. " + " ".join(told) + "\n\n"
             "    python -m benchmarks.quality.sparse_mnist --row lenet-5-caffe --seed 0 --out results",
             _table(head, rows),
             "All LeNet-5-Caffe runs that were scored on the test images:",

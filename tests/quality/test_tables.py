@@ -49,6 +49,7 @@ def record(row: str, seed: int, **figures: float) -> dict:
     return {
         "row": row,
         "seed": seed,
+        "training": {},
         "epochs": 2,
         "device": "CPU",
         "date": "2026-11-15",
@@ -219,3 +220,6 @@ def test_a_foreign_set_with_several_figures_has_a_table_of_its_own():
 def test_conditions_that_differ_are_told_by_row():
     told = [("A", "CPU"), ("A", "CPU"), ("B", "H200"), ("C", "H200"), ("C", "CPU")]
     assert gathered.mostly(told) == "CPU (B; C: H200)" and gathered.mostly(told[:2]) == "CPU"
+    ensemble = {key: value for key, value in record("both", 0).items() if key != "training"}  # no run of its own
+    old, small = record("a row that is no more", 0), record("A", 0) | {"training": {"batch_size": "64"}}
+    assert "2 epochs, batch 128 (A: batch 64), 4 draws" in gathered.conditions(table(), [old, old, small, ensemble])

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from posterity.compression.rules import RULES
-from posterity.compression.trace import Shapes, call_counts
+from posterity.compression.trace import Shapes, call_counts, in_place
 from posterity.compression.units import Channels, Units
 
 __all__ = ["Analysis", "Layer", "analyse"]
@@ -228,14 +228,7 @@ def _values(layer: Layer) -> Tensor:
 
 def _changes_shared_tensor(network: fx.GraphModule, node: fx.Node) -> bool:
     """Whether somebody overwrites this tensor in place while others still read it."""
-    return len(node.users) > 1 and any(_in_place(network, user) for user in node.users)
-
-
-def _in_place(network: fx.GraphModule, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return bool(getattr(network.get_submodule(str(node.target)), "inplace", False))
-    named = node.op == "call_method" and str(node.target).endswith("_")
-    return named or node.kwargs.get("inplace") is True
+    return len(node.users) > 1 and any(in_place(network, user) for user in node.users)
 
 
 def _asks_batch_size(node: fx.Node) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from posterity.calling import nested_tensors
+from posterity.calling import map_inputs, nested_tensors
 from posterity.compression.analysis import Analysis, Layer, analyse
 from posterity.compression.outputs import pairs
 from posterity.compression.trace import (
@@ -269,10 +269,10 @@ def _flatten_behind_batch(network: fx.GraphModule, node: fx.Node) -> None:
     network.graph.erase_node(node)
 
 
-def _check_same(masked: nn.Module, network: fx.GraphModule, inputs: tuple[object, ...]) -> None:
+def _check_same(masked: nn.Module, network: fx.GraphModule, inputs: tuple[Any, ...]) -> None:
     """Compare both networks on the example: a last guard against code that torch.fx itself misreads."""
-    with torch.no_grad():
-        expected, got = masked.eval().cpu()(*inputs), network.eval()(*inputs)
+    with torch.no_grad():  # each on a copy: what one writes into its inputs must not reach the other
+        expected, got = (net.eval().cpu()(*map_inputs(inputs, torch.clone)) for net in (masked, network))
     for tensor, (distances, sizes) in zip(nested_tensors(expected), pairs(got, expected), strict=True):
         limit = _LIMITS.get(tensor.dtype, 1e-1)
         error = float(distances.max() / (1 + sizes.max()))

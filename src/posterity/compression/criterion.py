@@ -73,9 +73,13 @@ def _doubt(dense: nn.Module, certain: Params, large: Params, example: Inputs) ->
     """Warn where variances mislead: along an optimizer's path (SWAG) they are largest where the data pull most."""
     if float(torch.cat([score.reshape(-1) for score in certain.values()]).median()) < 1:
         return  # the half that goes is noise
-    outputs = calling.call(dense, example)
+
+    def outputs_of(network: nn.Module) -> Tensor:
+        return calling.call(network, calling.map_inputs(example, torch.clone))  # which it may write into
+
+    outputs = outputs_of(dense)
     by_signal, by_size = (
-        float((calling.call(masks.apply(dense, masks.top_fraction(scores, 0.5)), example) - outputs).norm())
+        float((outputs_of(masks.apply(dense, masks.top_fraction(scores, 0.5))) - outputs).norm())
         / float(outputs.norm().clamp_min(1e-12))
         for scores in (certain, large)
     )
