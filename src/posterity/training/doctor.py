@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,11 +71,11 @@ def check_diversity(posterior: Posterior, inputs: Inputs) -> None:
     """Warn when a posterior of many networks predicts as one."""
     if posterior.distinct == 1:
         return
-    prediction = posterior.predict(inputs, draws=4)
+    prediction: Any = posterior.predict(inputs, draws=4)
     if posterior.likelihood.classifies:
-        spread = prediction.std  # type: ignore[attr-defined]
+        spread = prediction.std
     else:  # a share of the whole variance, which does not depend on the units of the targets
-        spread = prediction.epistemic / prediction.variance  # type: ignore[attr-defined]
+        spread = prediction.epistemic / prediction.variance
     if prediction.draws > 1 and float(spread.max()) < 1e-6:
         text = "all draws predict the same: the posterior has collapsed to a point; raise its std, lr or prior scale"
         warnings.warn(text, PosterityWarning, stacklevel=2)

@@ -218,7 +218,7 @@ def _job(
     steps = int(training.steps or (epochs or 10) * stream.steps_per_epoch)
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
     order = device_order(probe, first.inputs)
-    job = Job(method, likelihood, stream, training, plan, ranks, device, seed, order, held_stream)
+    job = Job(method, likelihood, stream, training, plan, ranks, device, seed, order=order, held=held_stream)
     check_ranks(job, probe)
     return job, probe
 

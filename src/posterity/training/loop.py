@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -109,7 +110,7 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
     judged = 0
     for _ in range(method.mc_samples):
         for micro in micros:
-            # A weight of 1 but for ragged pieces: the mean over entries and ranks is then the mean over the batch.
+            # The weight, 1 except for ragged pieces, makes the mean over entries and ranks the mean over the batch.
             weight = len(micro.targets) * len(micros) * job.ranks.world / size
             with method.perturb(run.optimizer, weight):
                 for row in run.padding:
@@ -224,7 +225,7 @@ def _split(batch: Batch, pieces: int) -> list[Batch]:
         return [batch]
     size = -(-num_examples(batch.inputs) // pieces)
     starts = range(0, len(batch.targets), size)
-    return [map_batch(batch, lambda t, a=start: t[a : a + size]) for start in starts]  # type: ignore[misc]
+    return [map_batch(batch, itemgetter(slice(start, start + size))) for start in starts]
 
 
 def _skip(batches: Iterator[tuple[Batch, float]], count: int) -> None:
