@@ -102,7 +102,7 @@ def draw(figures: dict[str, float], path: Path) -> None:
         drawn = left.bar(np.arange(4) + 0.4 * offset, bars, 0.38, label=runtime)
         left.bar_label(drawn, fmt="%.2g", fontsize=8)
     left.set_xticks(np.arange(4) + 0.2, [f"{form}\nbatch {batch}" for batch in (1, 128) for form in FORMS])
-    left.set(ylabel="ms of one thread", yscale="log", title="one call", ylim=(0.05, 30))
+    left.set(ylabel="ms of one thread", yscale="log", title="one call", ylim=(0.005, 30))
     left.legend(frameon=False, loc="upper left")
     shares = (80, 90, 95, 100)
     right.plot(shares, [100 * figures[f"error of the surest {share}%"] for share in shares], "o-")

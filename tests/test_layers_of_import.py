@@ -13,7 +13,7 @@ import posterity
 ROOT = Path(posterity.__file__).parent
 # "posterity" is the package itself, whose __init__ gathers what stands above it.
 ORDER = [
-    *("types", "random", "flat", "masks", "files", "calling", "networks", "devices"),
+    *("types", "random", "flat", "files", "calling", "networks", "devices", "masks"),
     *("padding", "last_layer", "unrolled", "recorded"),
     "run",
     *("data", "models"),

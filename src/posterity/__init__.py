@@ -85,84 +85,30 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "compression": "posterity.compression",
-    "continual": "posterity.continual",
-    "curvature": "posterity.curvature",
-    "data": "posterity.data",
-    "evaluation": "posterity.evaluation",
-    "layers": "posterity.layers",
+_FOLDERS = (
+    "compression continual curvature data evaluation layers methods models "
+    "optim posteriors prediction probability report training"
+)
+_MODULES = {name: f"posterity.{name}" for name in _FOLDERS.split()} | {
     "likelihoods": "posterity.probability.likelihoods",
-    "methods": "posterity.methods",
-    "models": "posterity.models",
-    "optim": "posterity.optim",
-    "posteriors": "posterity.posteriors",
-    "prediction": "posterity.prediction",
     "priors": "posterity.probability.priors",
-    "probability": "posterity.probability",
-    "report": "posterity.report",
-    "training": "posterity.training",
 }
-_HOMES = {
-    "compress": "posterity.compression",
-    "export": "posterity.compression.graph",
-    "Scores": "posterity.evaluation",
-    "by_class": "posterity.evaluation",
-    "connect": "posterity.evaluation",
-    "diagnose": "posterity.evaluation",
-    "diversity": "posterity.evaluation",
-    "evaluate": "posterity.evaluation",
-    "landscape": "posterity.evaluation",
-    "to_arviz": "posterity.evaluation",
-    "Moped": "posterity.layers",
-    "adapters": "posterity.layers",
-    "adapters_off": "posterity.layers",
-    "elbo": "posterity.layers",
-    "kl": "posterity.layers",
-    "plain_moments": "posterity.layers",
-    "variational": "posterity.layers",
-    "ARD": "posterity.methods",
-    "Cyclical": "posterity.methods",
-    "Dropout": "posterity.methods",
-    "FastGeometric": "posterity.methods",
-    "GroupSparse": "posterity.methods",
-    "HWA": "posterity.methods",
-    "IVON": "posterity.methods",
-    "KFAC": "posterity.methods",
-    "Laplace": "posterity.methods",
-    "MAP": "posterity.methods",
-    "METHODS": "posterity.methods",
-    "MNF": "posterity.methods",
-    "MeanField": "posterity.methods",
-    "Method": "posterity.methods",
-    "NoisyKFAC": "posterity.methods",
-    "OGN": "posterity.methods",
-    "PSGLD": "posterity.methods",
-    "Pruning": "posterity.methods",
-    "SGHMC": "posterity.methods",
-    "SGLD": "posterity.methods",
-    "SWA": "posterity.methods",
-    "SWAG": "posterity.methods",
-    "SWAGCollector": "posterity.methods",
-    "Snapshot": "posterity.methods",
-    "SparseVD": "posterity.methods",
-    "VOGN": "posterity.methods",
-    "Mixture": "posterity.posteriors",
-    "Posterior": "posterity.posteriors",
-    "WeightPosterior": "posterity.posteriors",
-    "conformal": "posterity.posteriors",
-    "load": "posterity.posteriors",
-    "save": "posterity.posteriors",
-    "temper": "posterity.posteriors",
-    "tempered": "posterity.posteriors",
-    "Compute": "posterity.prediction",
-    "Prediction": "posterity.prediction",
-    "predict": "posterity.prediction",
-    "Training": "posterity.training.config",
-    "fit": "posterity.training.fit",
-    "PosterityError": "posterity.types",
-    "PosterityWarning": "posterity.types",
+_NAMES = {
+    "posterity.compression": "compress",
+    "posterity.compression.graph": "export",
+    "posterity.evaluation": "Scores by_class connect diagnose diversity evaluate landscape to_arviz",
+    "posterity.layers": "Moped adapters adapters_off elbo kl plain_moments variational",
+    "posterity.methods": (
+        "ARD Cyclical Dropout FastGeometric GroupSparse HWA IVON KFAC Laplace MAP METHODS MNF MeanField "
+        "Method NoisyKFAC OGN PSGLD Pruning SGHMC SGLD SWA SWAG SWAGCollector Snapshot SparseVD VOGN"
+    ),
+    "posterity.posteriors": "Mixture Posterior WeightPosterior conformal load save temper tempered",
+    "posterity.prediction": "Compute Prediction predict",
+    "posterity.training.config": "Training",
+    "posterity.training.fit": "fit",
+    "posterity.types": "PosterityError PosterityWarning",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 
@@ -25,6 +24,7 @@ __all__ = [
     "call",
     "check_finite",
     "finite_check",
+    "functional_call",
     "map_batch",
     "map_inputs",
     "nested_tensors",
@@ -45,6 +45,23 @@ def call(module: Callable[..., Tensor], inputs: Inputs) -> Tensor:
     """The network's outputs."""
     args, kwargs = arguments(inputs)
     return module(*args, **kwargs)
+
+
+def functional_call(
+    module: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What the module gives with these parameters and buffers in the place of its own, which tied ones share.
+
+    torch's function alone would leave them in a layer that the network knows by two names.
+    """
+    first: dict[Tensor, str] = {}
+    places = {}
+    for path, part in module.named_modules():
+        for attribute, own in (*part._parameters.items(), *part._buffers.items()):
+            name = f"{path}.{attribute}" if path else attribute
+            if own is not None and (known := first.setdefault(own, name)) in tensors:
+                places[name] = tensors[known]
+    return torch.func.functional_call(module, places, args, kwargs, tie_weights=False)
 
 
 def tensors_of(inputs: Inputs) -> list[Tensor]:
@@ -160,12 +177,12 @@ def _sequences(dtype: str, tensor: Tensor, shape: tuple[int, ...]) -> bool:
     return not getattr(torch, dtype).is_floating_point and tensor.ndim - 1 == len(shape) == 1
 
 
-def check_finite(inputs: Inputs) -> None:
+def check_finite(inputs: Inputs, what: str = "the inputs") -> None:
     """Refuse NaN and infinities."""
-    finite_check(inputs)()
+    finite_check(inputs, what)()
 
 
-def finite_check(inputs: Inputs) -> Callable[[], None]:
+def finite_check(inputs: Inputs, what: str = "the inputs") -> Callable[[], None]:
     """A check for NaN and infinities, begun now and read when it is called: on a GPU, reading it waits for the device.
 
     Both show in the smallest or the largest value, which one cheap pass finds.
@@ -175,7 +192,7 @@ def finite_check(inputs: Inputs) -> Callable[[], None]:
 
     def read() -> None:
         if not all(math.isfinite(value) for pair in extremes for value in pair.tolist()):
-            raise PosterityError("the inputs hold NaN or infinite values")
+            raise PosterityError(f"{what} hold NaN or infinite values")
 
     return read
 

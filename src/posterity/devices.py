@@ -36,11 +36,11 @@ def find_device(name: torch.device | str) -> torch.device:
 
 
 def device_order(network: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor]:
-    """How images should lie for this network: on a GPU with their channels last, as its convolutions work.
+    """How images should lie in memory for this network: on a GPU with their channels last, as convolutions want them.
 
-    What follows keeps the order; with the channels first the library transposes before and after every convolution
-    (ResNet-18 on an H200: 2.2 s an epoch of CIFAR-10, and 1.4 s with them last). Convolutions of few channels do not
-    gain by it. A network that looks at its feature maps through ``view`` cannot take it: its images stay as they are.
+    Later layers keep the order. With channels first, the library transposes before and after every convolution
+    (ResNet-18 on an H200: 2.2 s an epoch of CIFAR-10, against 1.4 s with channels last). Convolutions of few channels
+    do not gain by it. A network that reshapes feature maps by ``view`` cannot take it: its images stay as they are.
     """
     wide = any(p.ndim == 4 and p.shape[1] >= _WIDE for p in network.parameters())
     if not wide or not any(_is_images(tensor) for tensor in tensors_of(inputs)):
@@ -79,7 +79,7 @@ def aligned(weight: Tensor) -> Tensor:
 
 
 def number(value: Tensor) -> Any:
-    """A plain number on a CPU, where it makes sums and kernels faster; a GPU would have to be waited for."""
+    """A plain number on a CPU, where sums and kernels are faster with one; on a GPU that would wait for the device."""
     return value.item() if value.device.type == "cpu" and not torch.compiler.is_compiling() else value
 
 

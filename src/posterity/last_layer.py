@@ -15,9 +15,9 @@ __all__ = ["features", "parameter_order"]
 
 @torch.no_grad()
 def features(module: nn.Module, inputs: Inputs) -> tuple[nn.Linear, Tensor, Tensor]:
-    """The Linear layer whose output the network returns, what comes into it, and the outputs.
+    """The Linear layer whose output the network returns, its inputs, and the outputs.
 
-    What comes in has a one behind it where the layer has a bias: [batch, inputs and bias].
+    Where the layer has a bias, a column of ones follows the inputs: [batch, inputs and bias].
     """
     seen: list[tuple[nn.Linear, Tensor, Tensor]] = []
 
@@ -38,7 +38,7 @@ def features(module: nn.Module, inputs: Inputs) -> tuple[nn.Linear, Tensor, Tens
 
 
 def parameter_order(layer: nn.Linear) -> Tensor:
-    """Where the layer's weight, then its bias, are in a matrix [outputs, inputs and bias] laid out flat."""
+    """The places of the layer's weight, then of its bias, in a matrix [outputs, inputs and bias] laid out flat."""
     width = layer.in_features + (layer.bias is not None)
     place = torch.arange(layer.out_features * width).view(layer.out_features, width)
     return torch.cat([place[:, : layer.in_features].flatten(), place[:, layer.in_features :].flatten()])

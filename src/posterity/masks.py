@@ -21,7 +21,6 @@ are a handful of numbers each, and stay.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from numbers import Real
@@ -30,6 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from posterity.networks import duplicate
 from posterity.types import Params, PosterityError
 
 __all__ = [
@@ -169,7 +169,7 @@ def smallest_keep(accuracy: Callable[[float], float], floor: float, low: float =
 
 def apply(module: nn.Module, masks: Mapping[str, Tensor]) -> nn.Module:
     """A copy of ``module`` with the masked weights set to zero."""
-    masked = copy.deepcopy(module)
+    masked = duplicate(module)
     params = dict(masked.named_parameters())
     check(params, masks)
     with torch.no_grad():

@@ -24,8 +24,10 @@ __all__ = [
     "check_same_network",
     "copied",
     "duplicate",
+    "is_batchnorm",
     "is_frozen",
     "load_buffers",
+    "own_buffers",
     "parameter_uses",
     "plain_copy",
     "precision_of",
@@ -39,14 +41,15 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def duplicate(module: AnyModule) -> AnyModule:
-    """A deep copy, also of a network that keeps results of its last pass, such as attention maps or features."""
+    """A deep copy; the network may keep results of its last pass, such as attention maps or features."""
     return copy.deepcopy(module, results_kept(module))
 
 
 def results_kept(module: nn.Module) -> dict[int, Any]:
-    """What a deep copy of a network shall hold for results of its last pass, which torch does not copy: a memo.
+    """The memo for a deep copy of a network: what stands in it for results of the last pass, which torch cannot copy.
 
-    Those with a graph behind them come without it; those of a pass under vmap or jvp are nothing outside of it.
+    A result with a graph behind it is copied without the graph. One of a pass under vmap or jvp has no numbers outside
+    of that pass, and becomes an empty tensor.
     """
     found = [t for part in module.modules() for t in tree_leaves(vars(part)) if isinstance(t, Tensor)]
     escaped = [t for t in found if torch._C._functorch.is_functorch_wrapped_tensor(t)]
@@ -63,8 +66,8 @@ def copied(module: nn.Module) -> nn.Module:
     """A copy of the user's network, which is never changed itself; one that could not be copied later is refused.
 
     Of a compiled network it is the plain one: names stay what they were, and draws go through it as through any other.
-    Embeddings give whole gradients in it: prior and noise are everywhere, and few optimizers take sparse ones. A
-    BatchNorm layer in eval mode in a network in training mode is frozen, and is marked, since modes change.
+    Its embeddings have dense gradients: prior and noise act on every row, and few optimizers take sparse gradients. A
+    BatchNorm layer in eval mode, in a network in training mode, is frozen; it is marked, since modes change later.
     """
     module = unwrapped(module)
     for name, part in module.named_modules():
@@ -83,18 +86,23 @@ def copied(module: nn.Module) -> nn.Module:
     for part in network.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False
-        if isinstance(part, _BatchNorm) and network.training and not part.training:
+        if is_batchnorm(part) and network.training and not part.training:
             part.frozen = True  # type: ignore[assignment]
     return network
 
 
+def is_batchnorm(layer: nn.Module) -> bool:
+    """Whether it has running statistics of batches."""
+    return isinstance(layer, _BatchNorm)
+
+
 def is_frozen(layer: nn.Module) -> bool:
     """Whether it is a BatchNorm layer that keeps its running statistics in training, and uses them."""
-    return getattr(layer, "frozen", False) and isinstance(layer, _BatchNorm)
+    return getattr(layer, "frozen", False) and is_batchnorm(layer)
 
 
 def train_mode(network: nn.Module) -> nn.Module:
-    """The network in training mode, but for BatchNorm layers that are frozen."""
+    """The network in training mode, except for BatchNorm layers that are frozen."""
     network.train()
     for layer in filter(is_frozen, network.modules()):
         layer.eval()
@@ -102,7 +110,7 @@ def train_mode(network: nn.Module) -> nn.Module:
 
 
 def plain_copy(module: nn.Module) -> nn.Module:
-    """A copy of its own in eval mode, that no optimizer will touch."""
+    """A copy in eval mode, whose parameters need no gradients."""
     return copied(module).eval().requires_grad_(False)
 
 
@@ -112,7 +120,7 @@ def precision_of(module: nn.Module) -> str:
 
 
 def check_same_network(whose: str, theirs: Mapping[str, object], own: Mapping[str, object]) -> None:
-    """Refuse what is of a network with other parameters, which are told by their shapes."""
+    """Refuse what belongs to another network, as the names and shapes of its parameters tell."""
     for name in [*theirs, *own]:
         if theirs.get(name) != own.get(name):
             was, got = theirs.get(name, "absent"), own.get(name, "absent")
@@ -122,10 +130,21 @@ def check_same_network(whose: str, theirs: Mapping[str, object], own: Mapping[st
 
 
 def load_buffers(module: nn.Module, stored: Params) -> None:
-    """Give a network these buffers, those that are not persistent, too, which ``load_state_dict`` passes over."""
+    """Give a network these buffers, including those that are not persistent, which ``load_state_dict`` leaves out."""
     for name, buffer in module.named_buffers():
         if name in stored:
             buffer.data = stored[name].to(buffer)
+
+
+@contextmanager
+def own_buffers(module: nn.Module) -> Iterator[None]:
+    """After it the network has the buffers that it had before, whatever its passes have put in their place."""
+    before = [(part, dict(part._buffers)) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, buffers in before:
+            part._buffers.update(buffers)
 
 
 @contextmanager
@@ -133,7 +152,8 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
     """Put the buffers back as they were: looking at a module must not move its BatchNorm statistics."""
     before = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
-        yield
+        with own_buffers(module):
+            yield
     finally:
         for buffer, value in before:
             buffer.copy_(value)

@@ -1,6 +1,6 @@
-"""Padding rows of embeddings: no gradient reaches them, so that a method's noise there would be its prior's.
+"""The padding rows of embeddings, which stay as they were during a fit and in the draws of its posterior.
 
-A network does not train them; in a fit and in the draws of its posterior they stay as they were.
+No gradient reaches them, so a method would give them the noise of its prior.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class PaddingRow:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Undo what an optimizer did to it: weight decay, or noise."""
+        """Undo what an optimizer did to the row: weight decay, or noise."""
         self.weight[self.index] = self.value
 
 
 def padding_rows(module: nn.Module) -> list[PaddingRow]:
-    """Those of all embeddings but where another layer has the same weight, and trains it."""
+    """The padding rows of all embeddings, except where another layer shares the weight and so trains the row."""
     uses = Counter(id(p) for part in module.modules() for p in part.parameters(recurse=False))
     layers = {
         f"{name}.weight".lstrip("."): layer

@@ -3,9 +3,9 @@
 Noise added to weights after the gradient (SG-MCMC) must be the same on every rank, or the replicas drift apart;
 noise inside the forward pass (dropout, local reparameterisation) should differ, or ranks repeat each other's draws.
 
-A small network's step on a CPU is largely its random numbers. ``normal_`` is for noise while training: in float32 it
+Much of a small network's step on a CPU goes into random numbers. ``normal_`` is for noise while training: in float32 it
 looks each number up among 2¹⁶ equally likely quantiles, four numbers for every 64 random bits, in about half the time
-of ``Tensor.normal_``. What it cannot give is more than 4.3 standard deviations, which one normal number in 60,000 is.
+of ``Tensor.normal_``. It never gives more than 4.3 standard deviations, which one normal number in 60,000 exceeds.
 """
 
 from __future__ import annotations

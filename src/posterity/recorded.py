@@ -20,7 +20,7 @@ _log = logging.getLogger("posterity")
 
 
 class Recorded:
-    """A function of a batch, replayed on batches of the same shape; all else that it reads must stay where it lies.
+    """A function of a batch, replayed on batches of the same shape; its other tensors must keep their place in memory.
 
     The first call runs as it is, so that libraries have made their choices; the second is recorded. What cannot be
     recorded (a forward pass that waits for the device), and batches of another shape, run as they are: the numbers are

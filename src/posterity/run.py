@@ -48,13 +48,13 @@ class NoCollector:
 
 @dataclass
 class Sums:
-    """Of the current epoch, on this rank.
+    """Sums over the current epoch, on this rank.
 
     Attributes:
-        loss: Over examples.
-        examples: How many they are.
-        right: Labels told right.
-        judged: Labels looked at: one for each example, position, draw and member.
+        loss: The loss of every example.
+        examples: How many examples there were.
+        right: Labels that were predicted correctly.
+        judged: Labels that were predicted: one for each example, position, draw and member.
     """
 
     loss: Tensor | float = 0.0
@@ -73,12 +73,12 @@ class Run:
         collector: Watches it.
         plan: What was known before the start.
         streams: The run's randomness.
-        noise: The likelihood's own parameters while they are learned, with ``noise_optimizer``; mostly absent.
+        noise: The likelihood's own parameters, where it learns any; ``noise_optimizer`` updates them.
         step: Optimizer steps done.
         entries: Backward passes (draws × micro-batches) whose gradients are summed in the current step.
         temperature: The temperature of the current step, 1 for the Bayes posterior.
         phase: Raised by whoever changes what a step computes (clipping begins, say), so that it is recorded anew.
-        sums: What the current epoch's figures are made of.
+        sums: The sums from which the current epoch's figures are worked out.
         padding: Rows of embeddings that are not trained, and are put back before every pass.
         members: Networks trained together as one stacked module, each parameter with a member dimension in front.
         history: Figures by epoch: what training curves are drawn from.

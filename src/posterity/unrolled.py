@@ -4,9 +4,9 @@
     GRU   h' = (1 - z) n + z h                   r = σ(x̃_r + h̃_r),  z = σ(x̃_z + h̃_z),  n = tanh(x̃_n + r h̃_n)
     LSTM  c' = σ(f) c + σ(i) tanh(g)             (i, f, g, o) = x̃ + h̃,  h' = σ(o) tanh(c'), or W_hr of that
 
-torch's own kernels are faster, but ``vmap`` and forward-mode derivatives do not know them, and they do not tell the
-gradients at their steps. Sequences of different lengths, in a ``PackedSequence``, are padded: beyond its end an example
-keeps its state, so that no gradient comes from there.
+torch's own kernels are faster, but ``vmap`` and forward-mode derivatives do not support them, and they do not give
+gradients at single steps. Sequences of different lengths, in a ``PackedSequence``, are padded: beyond its end an
+example keeps its state, so that no gradient comes from there.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from posterity.networks import own_buffers
 from posterity.types import PosterityError
 
-__all__ = ["Forward", "replaced_forwards", "transformable", "unrolled", "unrolled_cell"]
+__all__ = ["Forward", "explained", "replaced_forwards", "transformable", "unrolled", "unrolled_cell"]
 
 Forward = Callable[..., Any]
 State = tuple[Tensor, ...]
@@ -44,12 +45,20 @@ def plain(weight: str, bias: str) -> Linear:
 
 @contextmanager
 def transformable(module: nn.Module) -> Iterator[None]:
-    """For this time the module consists of what ``vmap`` and forward-mode derivatives know, and torch says nothing."""
+    """Inside, the module consists of operations that ``vmap`` and forward-mode derivatives support; torch is silent.
+
+    Afterwards it has its own buffers again: tensors of a transform mean nothing outside of it.
+    """
     forwards = [(m, PLAIN[type(m).forward](m)) for m in module.modules() if type(m).forward in PLAIN]
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), replaced_forwards(forwards), warnings.catch_warnings():
+        with (
+            own_buffers(module),
+            sdpa_kernel(SDPBackend.MATH),
+            replaced_forwards(forwards),
+            warnings.catch_warnings(),
+        ):
             warnings.filterwarnings("ignore", "There is a performance drop")  # vmap, where it falls back to a loop
             warnings.filterwarnings("ignore", ".*torch.jit.script. is deprecated")  # torch's own forward-mode rules
             yield
@@ -58,8 +67,20 @@ def transformable(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def explained(problem: str, advice: str) -> Iterator[None]:
+    """Say in one sentence what torch's transforms cannot follow: a branch on values, a function without their rules."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0]
+        raise PosterityError(f"{problem} ({reason}): {advice}") from error
+
+
+@contextmanager
 def replaced_forwards(forwards: Sequence[tuple[nn.Module, Forward]]) -> Iterator[None]:
-    """Give modules other forwards for the time of the context."""
+    """Give modules other forwards inside the context."""
     before: list[Forward | None] = [module.__dict__.get("forward") for module, _ in forwards]
     for module, forward in forwards:
         module.__dict__["forward"] = forward

@@ -55,7 +55,7 @@ def test_fit_evaluate_predict(posterity, tmp_path):
     out = posterity("predict", "run", "x.npz")[1]
     assert "confidence" in out and "are shown" not in out
     np.savez(tmp_path / "many.npz", x=np.zeros((51, 2), np.float32))
-    assert "51 inputs, 32 draws; the first 50 are shown" in posterity("predict", "run", "many.npz")[1]
+    assert "51 inputs, 1 draws; the first 50 are shown" in posterity("predict", "run", "many.npz")[1]
     (tmp_path / "x.csv").write_text("a,b\n0,0\n1,1\n")
     assert posterity("predict", "run", "x.csv", "--out", "y.json")[0] == 0
     assert len(json.loads((tmp_path / "y.json").read_text())) == 2
@@ -249,8 +249,8 @@ def test_every_method_is_said_to_be_something_else(posterity, monkeypatch):
         (("fit", "--out", "r", "--set", "training.validation=all"), "validation of [training] must be a number"),
         (("fit", "--out", "r", "--set", "training.validation=5"), "fraction must lie in (0, 1), got 5"),
         (("fit", "--out", "r", "--set", "training.zzz=1"), "there are batch_size, lr, schedule"),
-        (("fit", "--out", "r", "--data", "photos"), "or give a .npz or .csv file, or module:function of your own"),
-        (("fit", "--out", "r", "--model", "net.py"), "or give module:function of your own"),
+        (("fit", "--out", "r", "--data", "photos"), "(for your own give a .npz or .csv file, or module:function)"),
+        (("fit", "--out", "r", "--model", "net.py"), "(for your own give module:function)"),
         (("continual", "--out", "r", "--set", "run.epochs=3"), "--set run.epochs=3 has no effect here"),
         (("compare", "--out", "/dev/null"), "/dev/null is no folder"),
         (("compare", "--out", "/dev/null/a"), "/dev/null/a cannot be written to: Not a directory"),
@@ -385,9 +385,16 @@ def test_the_module_runs_as_a_command():
     assert done.returncode == 0 and "resnet18" in done.stdout
 
 
-def test_pictures_are_read_in_the_units_of_the_run(tmp_path):
+def test_results_come_in_a_terminal_without_unicode(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = subprocess.run([sys.executable, "-m", "posterity", "data"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "8?8" in done.stdout and not done.stderr
+
+
+@pytest.mark.parametrize("channels", [(), (3,), (4,)], ids=["grey", "colour", "with transparency"])
+def test_pictures_are_read_in_the_units_of_the_run(tmp_path, channels):
     """Bytes, and a picture of them, are the same to runs that were fitted to bytes and to floats up to 255."""
-    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
+    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10, *channels), dtype=np.uint8)
     Image.fromarray(raw[0]).save(tmp_path / "one.png")
     for name, x in (("bytes", raw), ("floats", raw.astype(np.float32))):
         np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 2)
@@ -395,3 +402,24 @@ def test_pictures_are_read_in_the_units_of_the_run(tmp_path):
         whole = _standardised(raw, dataset)
         assert abs(float(whole.mean())) < 0.05 and float(whole.std()) == pytest.approx(1, abs=0.05)
         torch.testing.assert_close(_standardised(_png(tmp_path / "one.png", dataset), dataset), whole[:1])
+
+
+def test_pictures_of_16_bits_are_read(tmp_path):
+    """The same picture in 8 and in 16 bits is the same to a run; Pillow would make nearly all of the latter white."""
+    raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
+    deep = raw.astype(np.uint16) * 257
+    Image.fromarray(raw[0]).save(tmp_path / "8.png")
+    Image.fromarray(deep[0]).save(tmp_path / "16.png")
+    for name, x in (("bytes", raw), ("floats", raw.astype(np.float32)), ("words", deep)):
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 2)
+        dataset = data.load(str(tmp_path / f"{name}.npz"))
+        for picture in ("8.png", "16.png"):
+            torch.testing.assert_close(
+                _standardised(_png(tmp_path / picture, dataset), dataset), _standardised(x, dataset)[:1]
+            )
+    colours = np.stack([raw] * 3, axis=-1)
+    np.savez(tmp_path / "colours.npz", x=colours, y=np.arange(60) % 2)
+    dataset = data.load(str(tmp_path / "colours.npz"))
+    torch.testing.assert_close(
+        _standardised(_png(tmp_path / "16.png", dataset), dataset), _standardised(colours, dataset)[:1]
+    )

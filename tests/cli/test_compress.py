@@ -17,7 +17,8 @@ def run(tmp_path_factory):
     """A pruned network on the embedded digits."""
     folder = tmp_path_factory.mktemp("runs") / "pruned"
     options = ["--method", "pruning", "--data", "digits", "--model", "mlp", "--epochs", "8"]
-    changes = ["--set", "method.keep=0.1", "--set", "method.whole_units=true"]
+    settings = ("keep=0.1", "whole_units=true", "per_layer=true")
+    changes = [part for setting in settings for part in ("--set", f"method.{setting}")]
     result = CliRunner().invoke(app, ["fit", *options, *changes, "--out", str(folder)])
     assert result.exit_code == 0, result.output
     return folder

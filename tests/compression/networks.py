@@ -151,3 +151,15 @@ def network(kinds: list[str], seed: int, ceil: bool = True) -> nn.Module:
 
 def inputs(count: int = 3) -> Tensor:
     return torch.randn(count, CHANNELS, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+class Remembers(nn.Module):
+    """A network that keeps the features of its last pass on itself, which torch's deep copy refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.features = torch.relu(self.hidden(inputs))
+        return self.out(self.features)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from posterity.calling import nested_tensors
-from posterity.compression import compact
+from posterity.compression import compact, compress
 from posterity.compression.compact import silenced
 from posterity.types import PosterityError
 from tests.compression.networks import BLOCKS, inputs, network
@@ -363,6 +363,45 @@ def test_in_place_activations_on_shared_tensors():
     net.b2 = linear([[5.0, 1]])
     x = torch.tensor([[1.0, -3], [2, 2]], dtype=torch.float64)
     torch.testing.assert_close(compact(net, x).module(x), net(x), **EXACT)
+
+
+@pytest.mark.parametrize("overwrite", [nn.ReLU(inplace=True), torch.relu_, lambda x: x.clamp_(min=0)])
+@pytest.mark.parametrize("first", [nn.Identity(), nn.LayerNorm(2).double()], ids=["its input", "a tensor of its own"])
+def test_what_a_network_overwrites_and_reads_on_from(first, overwrite):
+    """The graph lost what nobody took up: it was another network wherever the example had nothing below zero."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.overwrite, self.a = first, overwrite, linear([[0.0, 0], [1, 1]], [-2.0, 0])
+
+        def forward(self, x):
+            x = self.first(x)
+            self.overwrite(x)
+            return self.a(x)
+
+    net, x = Net(), torch.tensor([[1.0, -3], [2, 2]], dtype=torch.float64)
+    small = compact(net, x).module
+    assert x[0, 1] == -3  # the example is as it was
+    torch.testing.assert_close(small(x.clone()), net(x.clone()), **EXACT)
+    torch.testing.assert_close(compress(net, example=x.clamp(min=0))(x.clone()), net(x.clone()), **EXACT)
+
+
+def test_overwritten_views_are_refused():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = linear([[0.0, 0], [1, 1]], [-2.0, 0])
+
+        def forward(self, x):
+            turned = x.transpose(0, 1)
+            turned.relu_()
+            return self.a(x)
+
+    x = torch.tensor([[1.0, -3], [2, 2]], dtype=torch.float64)
+    for call in (compact, lambda net, x: compress(net, example=x)):
+        with pytest.raises(PosterityError, match=r"changed the outputs .* overwrite tensors in place\?"):
+            call(Net(), x)
 
 
 def test_a_network_of_two_inputs_by_name():

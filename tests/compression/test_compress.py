@@ -231,6 +231,10 @@ def test_what_has_no_variance_stays_whole_and_that_is_said():
     made = compress(last, keep=0.5).compression
     assert [layer.kept for layer in made.layers] == [240, 18]
     assert made.notes[0] == "1 of 2 layers' weights have no variance to be judged by, and stay whole"
+    mean, std = {**q.mean(), "2.weight": torch.zeros(3, 12)}, {"0.weight": torch.ones(12, 20)}
+    gone = DiagonalGaussian(network(), Categorical(), mean, {**std, "2.weight": torch.zeros(3, 12)}, inputs=q.inputs)
+    made = compress(gone, keep=0.5).compression
+    assert made.layers[1].kept == 0 and "no variance" not in str(made)
 
 
 def test_an_array_is_an_example_and_a_posterior_in_double_precision_makes_its_own():

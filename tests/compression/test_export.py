@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from posterity.compression import compact, export, to_onnx, to_torch_export
+from posterity.compression import compact, export, load, save, to_onnx, to_torch_export
 from posterity.compression.layers import PairedMaxPool2d, SparseLinear
 from posterity.types import PosterityError
-from tests.compression.networks import inputs, network
+from tests.compression.networks import Remembers, inputs, network
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,17 @@ def test_several_outputs_by_name_with_infinities_among_them(tmp_path):
 
     for write, name in ((to_onnx, "f.onnx"), (to_torch_export, "f.pt2")):
         assert write(Named(3, 2), torch.randn(2, 3), tmp_path / name) > 0
+
+
+def test_a_network_that_remembers_a_training_pass(tmp_path):
+    """Its features have a graph behind them, with which torch copies nothing."""
+    net, x = Remembers(), torch.randn(5, 4)
+    expected = net(x)
+    torch.testing.assert_close(compact(net, x).module(x), expected)
+    assert to_onnx(net, x, tmp_path / "f.onnx") > 0
+    assert to_torch_export(net, x, tmp_path / "f.pt2") > 0
+    assert save(net, tmp_path / "f.safetensors") > 0
+    torch.testing.assert_close(load(tmp_path / "f.safetensors", net)(x), expected)
 
 
 def test_a_file_that_differs_is_not_written(monkeypatch, tmp_path):

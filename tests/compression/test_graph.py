@@ -10,6 +10,7 @@ from torch import nn
 import posterity as pst
 from posterity.calling import InputSpec
 from posterity.posteriors import DiagonalGaussian, Empirical, Mixture, Stochastic
+from tests.compression.networks import Remembers
 
 
 def served(path, x):
@@ -106,6 +107,15 @@ def test_a_posterior_moved_to_double_precision_makes_its_own_example(tmp_path):
     posterior = gaussian(nn.Linear(4, 3), pst.likelihoods.Categorical(), (4,)).to("cpu", torch.float64)
     pst.export(posterior, tmp_path / "double.onnx", 3)
     check(tmp_path / "double.onnx", posterior, 3, torch.randn(5, 4, dtype=torch.float64))
+
+
+def test_a_network_that_remembers_a_batched_pass(tmp_path):
+    """What vmap leaves on it has no storage to copy."""
+    torch.manual_seed(0)
+    posterior, x = gaussian(Remembers(), pst.likelihoods.Categorical(), (4,)), torch.randn(5, 4)
+    posterior.predict(x, 8, compute=pst.Compute(batched=True, chunk=4))
+    pst.export(posterior, tmp_path / "small.onnx", 4)
+    check(tmp_path / "small.onnx", posterior, 4, x)
 
 
 def test_an_operation_that_onnxruntime_lacks_is_refused_in_a_sentence(tmp_path):

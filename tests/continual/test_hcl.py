@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import posterity as pst
@@ -17,6 +18,7 @@ from posterity.continual import (
     feature_flow,
     learn_hcl,
 )
+from posterity.continual.flows import Coupling, Flow
 from posterity.continual.hcl_memory import Memory
 
 SIZE = 16
@@ -235,3 +237,17 @@ def test_split_digits_with_nobody_saying_where_a_task_ends():
     q = learn_hcl(feature_flow(64), split, HCL(), epochs=20, training=training)
     assert [task for _, task in turns(q.history)] == [1, 2, 3, 4]
     assert accuracy(q, [digits.test])[0] > 0.9  # 0.95 in the run that this bound was set after
+
+
+def test_a_flow_that_remembers_a_pass_is_copied_at_the_start_and_when_the_task_changes():
+    class Remembers(nn.Linear):
+        def forward(self, x):
+            self.seen = super().forward(x)
+            return self.seen
+
+    mask = torch.arange(SIZE) % 2.0
+    flow = Flow((SIZE,), [Coupling(mask, Remembers(SIZE, 2 * SIZE))])
+    flow(torch.randn(3, SIZE))
+    tasks = [(torch.randn(64, SIZE), torch.arange(64) % 2 + 2 * task) for task in range(2)]
+    posterior = learn_hcl(flow, tasks, HCL(detection=None), training=QUIET)
+    assert [row["task"] for row in posterior.history] == [0, 0, 1, 1]

@@ -85,9 +85,26 @@ class Keeping(Quiet):
         return self.out(self.drop(self.more["means"][0]))
 
 
-NETWORKS = [Recurrent, Attention, Tied, Loop, Keeping]
+class TwoNames(nn.Module):
+    """One layer, which the network knows as two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.drop, self.out = nn.Embedding(WORDS, 4), nn.Dropout(0.1), nn.Linear(4, CLASSES)
+        self.first = self.second = nn.Linear(4, 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.drop(self.second(torch.tanh(self.first(self.words(tokens).mean(1))))))
+
+
+NETWORKS = [Recurrent, Attention, Tied, Loop, TwoNames, Keeping]
 KRONECKER = ("kfac", "noisy-kfac", "laplace")  # their factors of a layer that is used twice are refused: below
-PAIRS = [(case, net) for case in METHOD_CASES for net in NETWORKS if net is not Loop or case.name not in KRONECKER]
+PAIRS = [
+    (case, net)
+    for case in METHOD_CASES
+    for net in NETWORKS
+    if net not in (Loop, TwoNames) or case.name not in KRONECKER
+]
 
 
 def own(case: MethodCase) -> pst.Method:
@@ -106,7 +123,11 @@ def test_fit_predict_save_load(case, network, tmp_path):
     before = {name: value.clone() for name, value in module.state_dict().items()}
     training = pst.Training(batch_size=8, **case.training)
     posterior = pst.fit(module, own(case), (tokens, targets), epochs=3, training=training)
+    held = {name: p.clone() for name, p in posterior.module.named_parameters()}
     probs = posterior.predict(tokens, draws=4).probs
+    for draw in posterior.draws(2):
+        draw(tokens)
+    assert all(torch.equal(p, held[name]) for name, p in posterior.module.named_parameters())
     assert probs.isfinite().all() and torch.allclose(probs.sum(1), torch.ones(32, dtype=probs.dtype))
     pst.save(posterior, tmp_path / "posterior.safetensors")
     again = pst.load(tmp_path / "posterior.safetensors", network().double())

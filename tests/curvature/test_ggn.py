@@ -53,6 +53,26 @@ def test_full_and_diagonal_are_the_definition():
     assert list(found) == [name for name, _ in net.named_parameters()]
 
 
+class Scaled(nn.Module):
+    """Its last parameter is a number, as a learned scale of the outputs often is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.scale = nn.Linear(3, 2).double(), nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.line(x)
+
+
+def test_a_parameter_without_dimensions_has_its_place_in_the_full_matrix():
+    """Of a Gaussian of variance 1 it is the mean of J Jᵀ, and ∂f/∂scale = f/scale."""
+    net, x = Scaled(), randn(5, 3)
+    outputs = net(x).detach()
+    found = ggn.full(net, Gaussian(1.0), Batch(x, outputs))
+    own = outputs.square().sum() / 5 / 1.5**2
+    torch.testing.assert_close(found[0, 0], own)  # the parameters of the module itself come first
+
+
 def test_empirical_fisher_is_the_mean_outer_product_of_gradients():
     net = network()
     each = []

@@ -144,7 +144,7 @@ def test_embedding_adds_up_repeated_indices_before_squaring():
 
 
 class Scaled(nn.Module):
-    """Owns a parameter beside a layer, as a vision transformer owns its class token."""
+    """Owns a parameter beside a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -166,6 +166,18 @@ class Biased(nn.Module):
         return self.attention(x, x, x, need_weights=False)[0]
 
 
+class ClassToken(nn.Module):
+    """A token before the others and a place for each of them: the token's gradient is part of its place's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.places = nn.Parameter(randn(1, 1, 5)), nn.Parameter(randn(1, 4, 5, seed=1))
+
+    def forward(self, x):
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.places
+        return tokens.softmax(1)[:, 0]
+
+
 @pytest.mark.parametrize(
     ("module", "shape"),
     [
@@ -173,9 +185,11 @@ class Biased(nn.Module):
         (Scaled(), (6, 5)),
         (nn.Bilinear(5, 5, 3), (6, 5)),
         (nn.utils.parametrizations.weight_norm(nn.Linear(5, 4, bias=False)), (6, 5)),
+        (nn.utils.parametrizations.spectral_norm(nn.Linear(5, 4)), (6, 5)),
         (Biased(), (4, 3, 6)),
+        (ClassToken(), (6, 3, 5)),
     ],
-    ids=["prelu", "own parameter", "two inputs", "weight norm", "attention with more parameters"],
+    ids=["prelu", "own parameter", "two inputs", "weight norm", "spectral norm", "attention with more", "class token"],
 )
 def test_other_layers_fall_back_and_say_so_once(module, shape, monkeypatch):
     inputs = randn(*shape)
@@ -227,6 +241,31 @@ def test_nothing_is_left_on_the_module():
     assert [set(vars(m)) for m in module.modules()] == before
     squared_gradients(module, loss, (randn(2, 1, 4, 4), randn(2, 3)))
     assert [set(vars(m)) for m in module.modules()] == before
+
+
+class Averaging(nn.Module):
+    """Keeps an average of what goes through it, as a new tensor each time; it may have a scale, and then no rule."""
+
+    def __init__(self, scale: nn.Parameter | None) -> None:
+        super().__init__()
+        self.scale = scale
+        self.register_buffer("average", torch.zeros(5, dtype=torch.float64))
+
+    def forward(self, x):
+        self.average = 0.9 * self.average + 0.1 * x.detach().mean(0)
+        return x if self.scale is None else x * self.scale
+
+
+@pytest.mark.filterwarnings("ignore:.* has no rule")
+@pytest.mark.parametrize("scale", [None, nn.Parameter(randn(5))], ids=["no scale", "scale"])
+def test_buffers_are_left_alone_where_a_pass_puts_others_in_their_place(scale):
+    inputs, targets = randn(6, 5), randn(6, 4)
+    module = nn.Sequential(Averaging(scale), nn.Linear(5, 4)).double()
+    squared_gradients(module, loss, (inputs, targets))
+    assert module[0].average.count_nonzero() == 0
+    with capture(module):  # here the average is wanted, of the pass alone
+        loss(module(inputs), targets).backward()
+    assert torch.allclose(module[0].average, 0.1 * inputs.mean(0), atol=1e-12)
 
 
 def test_capture_gives_the_squares_of_the_users_own_backward():

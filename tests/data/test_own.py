@@ -62,6 +62,15 @@ def test_npz_with_its_own_parts(tmp_path: Path, names: tuple[str, ...]) -> None:
     )
 
 
+@pytest.mark.parametrize(("last", "first"), [(1, 6), (3, 4), (3, 6), (4, 6)])
+def test_channels_that_lie_last_are_found(tmp_path: Path, last: int, first: int) -> None:
+    """Pictures with transparency have four; they were taken for images of as many channels as rows."""
+    images = RNG.integers(0, 256, (10, first, 5, last)).astype(np.uint8)
+    for name, x in (("last", images), ("first", images.transpose(0, 3, 1, 2))):
+        own = data.load(npz(tmp_path / f"{name}.npz", x=x, y=np.arange(10) % 2))
+        assert own.shape == (last, first, 5)
+
+
 def test_npz_with_x_and_y_beside_a_test_part(tmp_path: Path) -> None:
     x, y = np.arange(40.0)[:, None], np.arange(40) % 2
     np.savez(tmp_path / "own.npz", x=x[:30], y=y[:30], x_test=x[30:], y_test=y[30:])
@@ -101,6 +110,18 @@ def test_csv_without_header_semicolons_and_words(tmp_path: Path) -> None:
         assert torch.equal(part[1], 1 - i % 2)
 
 
+def test_rows_of_a_csv_end_where_its_quotes_let_them(tmp_path: Path) -> None:
+    """Not at every character that ends a line somewhere: rows were torn apart, or words joined."""
+    names = ('"two\nlines"', "a\x0cpage", "a\u2028line", '"x, y"')
+    rows = [f"{i},{i / 2},{name}" for i in range(3) for name in names]
+    for end in ("\n", "\r\n"):
+        path = tmp_path / "own.csv"
+        path.write_bytes(end.join(["", "a,b,kind", *rows, "  ", ""]).encode())
+        header, x, y = read_csv(path)
+        assert header == ("a", "b") and x.shape == (12, 2)
+        assert y.tolist() == ["two\nlines", "a\x0cpage", "a\u2028line", "x, y"] * 3
+
+
 @pytest.mark.parametrize(
     ("targets", "task"),
     [
@@ -125,6 +146,10 @@ def test_the_task_can_be_told(tmp_path: Path) -> None:
     broken = npz(tmp_path / "c.npz", x=x, y=np.arange(40) / 2)
     with pytest.raises(PosterityError, match="one whole number or word per example"):
         data.load(broken, task="classification")
+    rows = npz(tmp_path / "d.npz", x=x, y=np.eye(5)[np.arange(40) % 5])
+    with pytest.raises(PosterityError, match="one whole number or word per example"):
+        data.load(rows)  # one-hot rows were five numbers to predict
+    assert data.load(rows, task="regression").outputs == 5
     with pytest.raises(PosterityError, match="task must be one of classification, regression, got 'ranking'"):
         data.load(broken, task="ranking")
 

@@ -164,7 +164,7 @@ def test_what_is_not_there_is_said_in_one_sentence(tmp_path: Path) -> None:
     assert {d.name for d in data.describe(tmp_path) if d.here} == {
         "digits", "two-moons", "circles", "sine", "heteroscedastic"
     }  # fmt: skip
-    with pytest.raises(PosterityError, match="did you mean fashion-mnist"):
+    with pytest.raises(PosterityError, match="did you mean 'fashion-mnist'"):
         data.load("fasion-mnist")
     with pytest.raises(PosterityError, match="no official address"):
         data.load("uci-boston", root=tmp_path)

@@ -11,7 +11,7 @@ from torch.utils.data import SequentialSampler
 
 import posterity as pst
 from tests.contract.cases import METHOD_CASES, data, network
-from tests.distributed.worker import SAMPLED, TRAINING, by_loader, outputs
+from tests.distributed.worker import SAMPLED, TRAINING, by_loader, normed_fit, outputs
 
 
 def launch(task, folder, world=2):
@@ -80,6 +80,12 @@ def test_a_loader_is_shuffled_alike_and_what_follows_training_sees_all_of_it(tmp
     }
     for rank in range(2):
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), alone, rtol=1e-8, atol=1e-9)
+
+
+def test_ranks_resume_in_the_middle_of_an_epoch_and_as_many_as_they_were(tmp_path):
+    launch("resumed", tmp_path)
+    with pytest.raises(pst.PosterityError, match="of a run on 2 processes, got 1: resume on as many"):
+        normed_fit(tmp_path / "run", resume=True)
 
 
 def torchrun(*words, folder):

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before the group is opened, or its default arguments keep it alive
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, Sampler, TensorDataset
 
 import posterity as pst
@@ -70,6 +70,49 @@ def shared_draw(folder: Path) -> None:
             torch.save((outputs(posterior), posterior.history), folder / f"{name}.pt")
 
 
+class StopError(Exception):
+    """Stands for a kill in the middle of an epoch."""
+
+
+class StopAfter:
+    """As an augmentation that changes nothing, stops every rank after so many batches."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise StopError
+        return inputs
+
+
+def normed_fit(file: Path, **options: object) -> pst.Posterior:
+    """A network with BatchNorm, whose statistics are those of a rank's own examples until an epoch ends."""
+    first, *rest = network()
+    net = nn.Sequential(first, nn.BatchNorm1d(12, dtype=torch.float64), *rest)
+    training = pst.Training(**TRAINING, checkpoint=file, checkpoint_every=1, **options)
+    return pst.fit(net, pst.MAP(), data(), epochs=3, seed=7, training=training)
+
+
+def resumed(folder: Path) -> None:
+    """Stopped in the middle of an epoch and taken up again; and once where the file is on one machine only."""
+    whole = normed_fit(folder / "whole")
+    try:
+        normed_fit(folder / "run", augment=StopAfter(5))
+    except StopError:
+        again = normed_fit(folder / "run", resume=True)
+    else:
+        raise AssertionError("the run was not stopped")
+    torch.testing.assert_close(again.module.state_dict(), whole.module.state_dict(), rtol=0, atol=0)
+    try:
+        normed_fit(folder / ("run" if dist.get_rank() == 0 else "nowhere"), resume=True)
+    except pst.PosterityError as error:
+        assert "is there for some of the processes only" in str(error)
+    else:
+        raise AssertionError("a rank went on alone")
+
+
 def elastic(folder: Path) -> None:
     """Rank 0 is killed once in the middle; torchrun starts all again, and the run goes on from its checkpoint.
 
@@ -98,7 +141,7 @@ if __name__ == "__main__":
     else:
         dist.init_process_group("gloo")
         try:
-            {f.__name__: f for f in (methods, members, loaders, shared_draw)}[work](out)
+            {f.__name__: f for f in (methods, members, loaders, shared_draw, resumed)}[work](out)
         finally:
             dist.destroy_process_group()
     threads = [thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")]  # none where there is no /proc

@@ -122,6 +122,19 @@ def test_restarts_begin_with_adapters_that_add_nothing():
     assert not torch.equal(means[0]["0.down.weight"], means[1]["0.down.weight"])
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_fit_leaves_the_statistics_under_the_adapters_alone(members):
+    """They moved with the new data, and restarts wiped them out: the base was off by 0.4."""
+    inputs, targets = data()
+    base = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
+    base(3 * inputs + 1)
+    expected, net = base.eval()(inputs), pst.adapters(base, rank=2)
+    posterior = pst.fit(net, pst.IVON(), (inputs, targets), epochs=3, members=members, training=TRAINING)
+    for part in posterior.parts or [posterior]:
+        with pst.adapters_off(part.module):
+            assert torch.equal(part.module(inputs), expected)
+
+
 def test_bad_input_is_refused():
     with pytest.raises(pst.PosterityError, match="rank must be a whole number above 0, got 0"):
         pst.adapters(network(), rank=0)

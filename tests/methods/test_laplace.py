@@ -391,6 +391,30 @@ def test_cells_have_a_whole_covariance_whose_diagonal_is_known(cell):
     torch.testing.assert_close(precision, diagonal.q.std**-2)
 
 
+class Tempered(nn.Module):
+    """A layer and a temperature of its logits, of the shape given."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.layer, self.log_temperature = nn.Linear(3, 2).double(), nn.Parameter(torch.full(shape, 0.3).double())
+
+    def forward(self, x):
+        return self.layer(x) / self.log_temperature.exp()
+
+
+@pytest.mark.filterwarnings("ignore:.* has no rule")
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kronecker"])
+def test_a_parameter_may_be_one_number_without_a_dimension(structure):
+    """The full matrix and the closed form of the outputs ended in an error of torch's."""
+    x, y = torch.randn(20, 3).double(), torch.arange(20) % 2
+    found = []
+    for shape in ((), (1,)):
+        torch.manual_seed(0)
+        posterior = Laplace(structure=structure).post_hoc(Tempered(*shape), (x, y))
+        found.append((posterior.probit(x), posterior.predict(x, draws=8).probs))
+    torch.testing.assert_close(*found)
+
+
 def test_a_last_layer_too_large_for_a_matrix_is_refused():
     net = nn.Sequential(nn.Linear(4, 300), nn.ReLU(), nn.Linear(300, 100))
     with pytest.raises(PosterityError, match="30,100 weights would not fit"):
@@ -408,6 +432,30 @@ class Bag(nn.Module):
         return self.layer(self.words(x))
 
 
+class Squares(torch.autograd.Function):
+    """A function of one's own, in the form that torch's transforms do not know."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * ctx.saved_tensors[0] * gradient
+
+
+class OwnFunction(nn.Module):
+    """A layer, and that function."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return Squares.apply(self.layer(x))
+
+
 class Untrained:
     """A callback that must not be called."""
 
@@ -422,9 +470,11 @@ class Untrained:
         (lambda: nn.Linear(3, 1), pst.Laplace(), torch.randn(8, 5, 3), r"curvature needs outputs of shape \[batch"),
         (Bag, pst.Laplace(), torch.randint(7, (8, 5)), "cannot make this network linear.*: use linearised=False"),
         (Bag, pst.Laplace(structure="full"), torch.randint(7, (8, 5)), "cannot make this network linear"),
+        (OwnFunction, pst.Laplace(structure="full"), torch.randn(8, 3), "derivatives by example"),
+        (OwnFunction, pst.Laplace(), torch.randn(8, 3), "linear in its weights .*: use linearised"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:words .EmbeddingBag. has no rule")
+@pytest.mark.filterwarnings("ignore:.* has no rule")
 def test_what_has_no_posterior_is_refused_before_training(make, method, x, sentence):
     net = make()
     training = pst.Training(progress=False, callbacks=(Untrained(),))
@@ -440,6 +490,20 @@ def test_inputs_that_the_closed_form_cannot_take_are_refused():
     for wrong, match in ((x[:0], "no inputs"), (x[:, :, :5], "was fitted on"), (x * torch.nan, "NaN")):
         with pytest.raises(PosterityError, match=match):
             posterior.probit(wrong)
+
+
+def test_a_network_that_branches_on_values_has_draws_but_no_closed_form():
+    class Branching(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) if float(x.sum()) > 0 else super().forward(x.abs())
+
+    x = torch.randn(8, 3)
+    training = pst.Training(progress=False)
+    net, method = Branching(nn.Linear(3, 2)), Laplace(structure="diagonal")
+    posterior = pst.fit(net, method, (x, torch.arange(8) % 2), training=training)
+    assert posterior.predict(x).probs.isfinite().all()
+    with pytest.raises(PosterityError, match=r"by example .*data-dependent.*: use predict"):
+        posterior.probit(x)
 
 
 def test_a_posterior_made_after_training_knows_its_inputs():

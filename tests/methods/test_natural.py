@@ -1,4 +1,4 @@
-"""What the natural-gradient methods share: their prior."""
+"""What the natural-gradient methods share: their prior, and what they refuse."""
 
 import dataclasses
 
@@ -23,3 +23,24 @@ def test_a_prior_mean_by_parameter_and_one_std_meet_the_ridge_solution(method):
     net, likelihood = nn.Linear(3, 1, bias=False).double(), pst.likelihoods.Gaussian(0.5)
     q = pst.fit(net, method, (x, y), likelihood=likelihood, epochs=600, training=training)
     torch.testing.assert_close(q.mean()["weight"], expected, rtol=1e-4, atol=1e-4)
+
+
+class SequenceFirst(nn.Module):
+    """A transformer's layer whose positions come before the examples, as torch's own do by default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.out(self.layer(x.transpose(0, 1)).mean(0))
+
+
+@pytest.mark.parametrize(
+    "method", [pst.VOGN(), pst.OGN(), pst.KFAC(), pst.NoisyKFAC(), pst.HWA(of=pst.VOGN(), start=0, every=1)]
+)
+def test_sequences_as_long_as_a_batch_are_not_taken_for_examples(method):
+    """Squares were taken position by position, up to ten times off, where a batch had as many examples."""
+    inputs = torch.randn(16, 8, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(pst.PosterityError, match=r"layer\..* saw a leading dimension of 8 where the batch has 2"):
+        pst.fit(SequenceFirst(), method, (inputs, torch.arange(16) % 3), epochs=1, training=pst.Training(batch_size=8))

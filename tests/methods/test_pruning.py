@@ -1,10 +1,12 @@
+import warnings
+
 import pytest
 import torch
 from torch import nn
 
 import posterity as pst
 from posterity.methods.pruning import Pruning
-from posterity.types import PosterityError
+from posterity.types import PosterityError, PosterityWarning
 
 
 def problem(n=400):
@@ -126,6 +128,17 @@ def test_whole_units_make_the_network_smaller():
     assert small.compression.ratio == 128 / (48 + 32)
     x = problem()[0]
     torch.testing.assert_close(small(x).softmax(-1), posterior.predict(x).probs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_layer_that_is_gone_is_spoken_of():
+    """Mean scores differ between layers: of the wider one no unit was left, and the network said the same of all."""
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 2))
+    training = pst.Training(batch_size=50, progress=False)
+    with pytest.warns(PosterityWarning, match=r"every weight of '2.weight' is gone, .* \(per_layer=True\)"):
+        pst.fit(net, Pruning(keep=0.05, whole_units=True, ramp="one-shot"), problem(), epochs=5, training=training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PosterityWarning)
+        pst.fit(net, Pruning(keep=0.05, whole_units=True, per_layer=True), problem(), epochs=5, training=training)
 
 
 def test_l1_is_a_laplace_prior():

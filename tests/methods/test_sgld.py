@@ -1,5 +1,6 @@
 import os
 import socket
+import sys
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 import posterity as pst
+from posterity.methods.chain import Chain
 from posterity.types import PosterityError, PosterityWarning
 
 X = torch.randn(40, 2, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -118,6 +120,23 @@ def test_samples_on_disk_are_the_samples_in_memory(tmp_path):
     (file,) = (tmp_path / "chain").iterdir()
     assert file.stat().st_size == 20 * 3 * 8
     torch.testing.assert_close(memory.predict(X, draws=20).mean, disk.predict(X, draws=20).mean)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot take room without writing to it")
+def test_the_room_for_samples_on_disk_is_taken_at_the_start(tmp_path):
+    """Where it ran out in the middle, the kernel killed the process, without a traceback."""
+    Chain(linear(), lambda step: True, 100_000, tmp_path / "chain")
+    (file,) = (tmp_path / "chain").iterdir()
+    assert file.stat().st_blocks * 512 >= 100_000 * 3 * 8  # a file of holes has none
+    with pytest.raises(PosterityError, match="full has no room for a chain of 24,000,000,000,000,000 bytes"):
+        sampled(pst.SGLD(thin=1, burn_in=0, folder=tmp_path / "full"), 10**15)
+    assert not list((tmp_path / "full").iterdir())
+
+
+def test_a_folder_for_samples_that_cannot_be_one_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(PosterityError, match="file/chain cannot be written to: Not a directory"):
+        sampled(pst.SGLD(lr=0.05, thin=1, folder=tmp_path / "file" / "chain"), 40)
 
 
 def test_each_sample_gets_batchnorm_statistics_of_its_own():

@@ -55,8 +55,13 @@ def test_inputs_that_say_nothing_go_and_the_network_still_knows(method):
     assert total > 0.6
 
 
-def test_compress_takes_what_is_gone_out():
-    q = fitted(pst.SparseVD(clip_start=0.5), epochs=40)
+@pytest.mark.parametrize(
+    "method",
+    [pst.SparseVD(clip_start=0.5), pst.SparseVD(threshold=5.0), pst.GroupSparse()],
+    ids=["at log alpha 3", "at 5", "by units, whose weights may be noise"],
+)
+def test_compress_takes_what_is_gone_out_and_no_more(method):
+    q = fitted(method, epochs=40)
     small = pst.compress(q, example=data()[0][:4])
     x = data()[0][:50]
     torch.testing.assert_close(small(x), q.module(x), atol=1e-5, rtol=1e-5)

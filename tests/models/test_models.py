@@ -204,7 +204,7 @@ def test_dropout_only_where_asked() -> None:
 
 
 def test_bad_names_and_shapes_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PosterityError, match="did you mean resnet18"):
+    with pytest.raises(PosterityError, match="did you mean 'resnet18'"):
         models.make("resnet-81", image_set(CIFAR))
     with pytest.raises(PosterityError, match="there are mlp, "):
         models.make("zzz", image_set(CIFAR))

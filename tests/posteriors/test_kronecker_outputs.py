@@ -62,6 +62,17 @@ class Tied(nn.Module):
         return F.linear(torch.tanh(self.encoder(x)), self.encoder.weight.T)
 
 
+class Scale(nn.Module):
+    """Its parameter is a single number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
 def convolutional() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(2, 3, 3, stride=2, padding=1, padding_mode="reflect"), nn.GroupNorm(3, 3), nn.ReLU(inplace=True),
@@ -76,6 +87,7 @@ NETWORKS = {
     "sequences": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), (5, 6, 3)),
     "as many steps as examples": (TimeFirst, (4, 4, 3)),
     "used twice": (Twice, (5, 3)),
+    "a single number": (lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2), Scale()), (5, 3)),
     "recurrent": (lambda: nn.Sequential(nn.LSTM(3, 2), Last(), nn.Linear(2, 2)), (5, 4, 3)),
 }
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 import posterity as pst
-from posterity.posteriors import DiagonalGaussian, FullGaussian, Linearised, LowRankGaussian, Mixture
+from posterity.posteriors import DiagonalGaussian, FullGaussian, KroneckerGaussian, Linearised, LowRankGaussian, Mixture
 
 INPUTS = data(n=6)[0]
 
@@ -61,6 +61,32 @@ def test_a_parameter_without_spread_is_as_one_that_is_fixed(kind):
         plain = family(net, pst.likelihoods.Categorical(), mean, own, **(options if kind == "low-rank" else {}))
         outputs.append(Linearised(plain).outputs(INPUTS))
     torch.testing.assert_close(outputs[0], outputs[1])
+
+
+class Scaled(nn.Module):
+    """Its last parameter is a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.line, self.scale = network(), nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.scale * self.line(x)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "low-rank", "kronecker"])
+def test_the_spread_of_a_single_number_is_its_slope_times_its_std(kind):
+    """∂f/∂scale is the network's output over the scale."""
+    net, std, likelihood = Scaled(), {"scale": torch.tensor(0.2, dtype=torch.float64)}, pst.likelihoods.Categorical()
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    own = {
+        "diagonal": lambda: DiagonalGaussian(net, likelihood, mean, std),
+        "low-rank": lambda: LowRankGaussian(net, likelihood, mean, std, torch.zeros(2, 1).double(), 1.0),
+        "kronecker": lambda: KroneckerGaussian(net, likelihood, mean, [], std),
+    }[kind]()
+    outputs, covariance = Linearised(own).outputs(INPUTS)
+    slope = outputs / 1.5
+    torch.testing.assert_close(covariance, 0.2**2 * slope.unsqueeze(-1) * slope.unsqueeze(-2))
 
 
 def test_a_draw_is_the_network_itself_where_it_is_linear_in_the_weights():

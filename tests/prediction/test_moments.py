@@ -332,6 +332,7 @@ def test_what_moments_cannot_pass_is_refused():
     x = inputs(2, 6)
     for net, message in (
         (nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6)), "LayerNorm at '1'"),
+        (nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))), "ParametrizedLinear at '0'"),
         (Product(), "product of two random"),
         (Loop(), "cannot be traced"),
     ):

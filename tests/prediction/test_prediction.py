@@ -293,7 +293,9 @@ def test_long_sentences_after_short_ones_keep_to_the_memory(batched):
         assert way.block * held <= memory < (way.block + 1) * held or way.block == 250
 
 
-def test_layers_before_the_first_random_weight_are_passed_through_once():
+@pytest.mark.parametrize("draws", [8, 9])
+def test_layers_before_the_first_random_weight_are_passed_through_once(draws):
+    """Once for every chunk of draws, of which the last may be of one."""
     calls = []
 
     class Trunk(nn.Linear):
@@ -308,11 +310,11 @@ def test_layers_before_the_first_random_weight_are_passed_through_once():
     stds = {name: torch.full_like(p, 0.3) for name, p in means.items() if name.startswith("2")}
     posterior = DiagonalGaussian(net, pst.likelihoods.Categorical(), means, stds)
     x = torch.randn(6, 4, dtype=torch.float64)
-    one_by_one = torch.stack([draw(x) for draw in posterior.draws(8)]).softmax(-1).mean(0)
+    one_by_one = torch.stack([draw(x) for draw in posterior.draws(draws)]).softmax(-1).mean(0)
     calls.clear()
-    found = posterior.predict(x, draws=8, compute=pst.Compute(batched=True, block=6, chunk=8))
+    found = posterior.predict(x, draws=draws, compute=pst.Compute(batched=True, block=6, chunk=8))
     torch.testing.assert_close(found.probs, one_by_one)
-    assert calls == [x.shape]
+    assert calls == [x.shape] * -(-draws // 8)
 
 
 def test_draws_that_do_not_differ_at_all_can_be_batched():

@@ -119,7 +119,10 @@ def test_distribution_functions():
 
 def test_inference_and_pooling():
     assert infer(CLASSES) == Categorical()
-    assert infer(REAL) == Gaussian()
+    for real in (REAL, REAL[:, 0], torch.ones(5, 1), torch.zeros(5, 2), torch.ones(5, 2), torch.eye(5)[CLASSES] / 2):
+        assert infer(real) == Gaussian()
+    with pytest.raises(PosterityError, match=r"one-hot rows, .* give their numbers, targets.argmax\(1\)"):
+        infer(torch.eye(4)[CLASSES])  # a regression on them ended without a word
     assert pooled([Gaussian(3.0), Gaussian(4.0)]).std == pytest.approx(math.sqrt(12.5))
 
 

@@ -148,6 +148,16 @@ def test_a_narrow_terminal_loses_no_name_and_no_figure(digits):
     assert "…" not in text
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_no_figure_is_broken_in_two(width):
+    more = {"misclassification_auroc": 0.9, "ood_auroc": 0.8}
+    made = results(run("map", 0, -0.525, **more), run("ensemble", 0, -0.148, **more), run("swag", 0, -10.123, **more))
+    console = Console(width=width, file=io.StringIO())
+    console.print(as_rich(made), crop=False)
+    words = console.file.getvalue().replace("★", "").replace("●", "").split()
+    assert {"-0.525", "-0.148", "-10.123"} <= set(words)
+
+
 def test_digits_of_figures():
     from posterity.report.standing import Cell
 

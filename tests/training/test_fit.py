@@ -108,6 +108,27 @@ def test_a_loss_that_is_no_number_stops_the_fit_and_keeps_the_checkpoint(tmp_pat
     assert weights.isfinite().all()
 
 
+class Root(nn.Module):
+    """Its loss is finite, and the gradient of its scale is 0·∞."""
+
+    def __init__(self):
+        super().__init__()
+        self.line, self.scale = linear(), nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def forward(self, x):
+        return self.line(x) + 0 * self.scale.sqrt()
+
+
+def test_weights_that_a_step_has_broken_are_neither_a_posterior_nor_a_checkpoint(tmp_path):
+    """The loss is that of before the step."""
+    last, kept = {"steps": 1}, {"steps": 2, "checkpoint": tmp_path / "run", "checkpoint_every": 1}
+    for options in (last, kept):
+        with pytest.raises(pst.PosterityError, match="parameter 'scale' is not finite after step 1"):
+            training = pst.Training(**options, **QUIET)
+            pst.fit(Root(), pst.MAP(), (X, Y), likelihood=pst.likelihoods.Gaussian(0.5), training=training)
+    assert not (tmp_path / "run").exists()
+
+
 def test_counts_and_seeds_may_be_numpys_integers(tmp_path):
     one, kept = np.int64(1), {"checkpoint": tmp_path / "run"}
     training = pst.Training(batch_size=np.int64(16), accumulate=np.int64(2), **kept, **QUIET)

@@ -1,5 +1,7 @@
 """A user's own loader: how many examples it holds, how many batches it gives, in which order."""
 
+from itertools import cycle
+
 import pytest
 import torch
 from torch import nn
@@ -53,6 +55,35 @@ def test_a_loader_that_ends_before_its_length_is_refused():
     """The loop waited for the rest of the epoch for ever."""
     with pytest.raises(pst.PosterityError, match="gave 3 batches in an epoch, and 4 were expected"):
         pst.fit(linear(), pst.MAP(), DataLoader(Optimistic(), batch_size=15), epochs=2, training=pst.Training(**QUIET))
+
+
+class Endless:
+    """The same three batches over and over."""
+
+    def __init__(self):
+        self.batches = [(X[i : i + 20], LABELS[i : i + 20]) for i in (0, 20, 40)]
+
+    def __iter__(self):
+        return cycle(self.batches)
+
+
+class Bounded(Endless):
+    def __len__(self):
+        return 3
+
+
+def test_of_a_loader_without_end_its_length_is_an_epoch():
+    """The loop, and what looks at all of the data after it, went on for ever."""
+    start, training = linear(), pst.Training(validation=Bounded(), **QUIET)
+    endless = pst.fit(start, pst.Laplace(), Bounded(), epochs=4, training=training)
+    listed = pst.fit(start, pst.Laplace(), Bounded().batches, epochs=4, training=training)
+    torch.testing.assert_close(endless.variance(), listed.variance(), rtol=0, atol=0)
+    assert endless.history == listed.history
+
+
+def test_a_loader_without_end_and_length_is_refused_where_it_can_be_told():
+    with pytest.raises(pst.PosterityError, match="num_data=60 was given, but one pass over the loader has more"):
+        pst.fit(linear(), pst.MAP(), Endless(), training=pst.Training(num_data=60, steps=5, **QUIET))
 
 
 def test_a_batch_smaller_than_the_ranks_is_refused():

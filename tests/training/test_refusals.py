@@ -177,6 +177,13 @@ def test_a_network_that_writes_into_its_inputs_is_refused():
     assert torch.equal(X, before)
 
 
+def test_batchnorm_without_running_statistics_is_refused():
+    """Predictions differed with the blocks that inputs go through the network in, whose size is chosen by time."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2))
+    with pytest.raises(pst.PosterityError, match=r"1 \(BatchNorm1d\) has no running statistics"):
+        pst.fit(net, pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET))
+
+
 def test_tensorboard_is_asked_for_by_name():
     with pytest.raises(pst.PosterityError, match="pip install tensorboard"):
         pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(tensorboard="board", **QUIET))

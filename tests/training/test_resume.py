@@ -192,6 +192,16 @@ def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path):
         pst.fit(nn.Linear(3, 3), pst.MAP(), (x, x.argmax(1)), epochs=1, training=training)
 
 
+def test_a_checkpoint_of_another_likelihood_is_refused(tmp_path):
+    """The rest of the run would have been trained to another loss."""
+    x, files = torch.randn(40, 3), {"checkpoint": tmp_path / "run", "progress": False}
+    narrow, wide = pst.likelihoods.Gaussian(0.1), pst.likelihoods.Gaussian(1.0)
+    pst.fit(nn.Linear(3, 3), pst.MAP(), (x, x), likelihood=narrow, epochs=1, training=pst.Training(**files))
+    with pytest.raises(pst.PosterityError, match="belongs to another run: its likelihood is 'Gaussian"):
+        training = pst.Training(resume=True, **files)
+        pst.fit(nn.Linear(3, 3), pst.MAP(), (x, x), likelihood=wide, epochs=1, training=training)
+
+
 @pytest.mark.parametrize("other", [{"module": nn.Linear(3, 3, bias=False)}, {"members": 3}], ids=["network", "members"])
 def test_a_checkpoint_of_another_network_is_refused(tmp_path, other):
     x = torch.randn(40, 3)

@@ -77,7 +77,7 @@ def _finish(results: dict[str, Any], out: Path) -> None:
 
     page = write_report(results, out)
     shown = console()
-    shown.print(as_rich(results))
+    shown.print(as_rich(results), crop=False)  # in a narrow terminal lines go on below, and no column is lost
     shown.print(f"\n{verdict(results)}\n", highlight=False)
     shown.print(f"{page} · {out / 'results.json'} · {out / 'figures'}", highlight=False)
     if not done(results):

@@ -31,7 +31,9 @@ _WRITERS: dict[str, Callable[[CompressedNetwork, Tensor, Path], int]] = {
 def compress(
     run: Annotated[Path, typer.Argument(help="A run folder of `posterity fit`.")],
     out: Annotated[Path, typer.Option(help="A .onnx, .pt2 (torch.export) or .safetensors (sparse weights) file.")],
-    threshold: Annotated[float | None, typer.Option(help="Prune weights of at least this log alpha (3).")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Prune weights of at least this log alpha: 3, unless the method has pruned.")
+    ] = None,
     keep: Annotated[float | None, typer.Option(help="Keep this fraction of the weights.")] = None,
     max_drop: Annotated[
         float | None, typer.Option(help="Keep as few as lose at most this accuracy on a tenth of the training data.")

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
@@ -24,7 +23,7 @@ from posterity.methods import METHODS, Method, tempering
 from posterity.probability import likelihoods, priors
 from posterity.probability.likelihoods import Likelihood
 from posterity.training.config import Training
-from posterity.types import PosterityError
+from posterity.types import PosterityError, hint
 
 __all__ = ["RunConfig", "nearest", "read_toml"]
 
@@ -113,9 +112,7 @@ def nearest(name: str, known: Iterable[str], what: str) -> str:
     known = list(known)
     if name in known:
         return name
-    close = difflib.get_close_matches(str(name), known, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-    raise PosterityError(f"unknown {what} {name!r}: {hint}")
+    raise PosterityError(f"unknown {what} {name!r}: {hint(name, known)}")
 
 
 def plain(config: Any) -> dict[str, Any]:
@@ -173,8 +170,8 @@ def _typed(values: Mapping[str, Any], cls: type, where: str) -> None:
             raise PosterityError(f"{f.name} of {where} must be {expected}, got {values[f.name]!r}")
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    kind, parts = get_origin(hint) or hint, get_args(hint)
+def _fits(value: Any, declared: Any) -> bool:
+    kind, parts = get_origin(declared) or declared, get_args(declared)
     if kind in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
     if kind is Literal:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import wraps
+from io import TextIOWrapper
 from pathlib import Path
 
 import typer
@@ -47,6 +48,8 @@ for command in (compare, fit, evaluate, predict, compress, continual, methods, d
 def run() -> None:
     """Run the command of this shell; the user's own modules are found from the current folder."""
     sys.path.insert(0, str(Path.cwd()))
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where there is no ★, as in a Windows log, results still come
     try:
         app()
     except PosterityError as error:

@@ -41,9 +41,12 @@ def predict(
     folder.config()
     dataset = folder.blank()
     x = _standardised(_read(inputs, dataset), dataset)
-    rows = _rows(folder.posterior(folder.device()).predict(x, draws=draws), dataset)
+    prediction = folder.posterior(folder.device()).predict(x, draws=draws)
+    rows = _rows(prediction, dataset)
     if out is None:
-        title = f"{len(x)} inputs, {draws} draws" + (f"; the first {_ROWS} are shown" if len(x) > _ROWS else "")
+        # Not those asked for: a single network has one, an ensemble its members.
+        title = f"{len(x)} inputs, {prediction.draws} draws"
+        title += f"; the first {_ROWS} are shown" if len(x) > _ROWS else ""
         table(title, list(rows[0]), [[_shown(v) for v in row.values()] for row in rows[:_ROWS]])
     elif out.suffix == ".json":
         write_bytes(out, json.dumps(rows, indent=1).encode())
@@ -89,14 +92,19 @@ def _png(path: Path, dataset: DataSet) -> np.ndarray:
     if dataset.kind != Kind.IMAGE:
         raise PosterityError(f"{path} is a picture, but this run was fitted to inputs of shape {dataset.shape}")
     channels, height, width = dataset.shape
-    picture = Image.open(path).convert("L" if channels == 1 else "RGB").resize((width, height))
-    pixels = np.asarray(picture, dtype=np.float32) / _white(dataset)
-    return pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]
+    read = Image.open(path)
+    deep = read.mode.startswith("I")  # one channel of 16 bits, of which Pillow would make all above 255 white
+    if deep and channels == 4:
+        raise PosterityError(f"{path} has one channel of 16 bits, this run was fitted to four of 8 bits")
+    picture = read.convert("F" if deep else {1: "L", 4: "RGBA"}.get(channels, "RGB")).resize((width, height))
+    pixels = np.asarray(picture, dtype=np.float32) * (_white(dataset) / (65535 if deep else 255))
+    return np.broadcast_to(pixels.reshape(height, width, -1), (height, width, channels)).transpose(2, 0, 1)[None]
 
 
 def _white(dataset: DataSet) -> int:
-    """What a byte is divided by: 255, unless the run was fitted to numbers up to 255, whose mean is above 1."""
-    return 1 if dataset.standardiser is not None and bool((dataset.standardiser.mean > 1).any()) else 255
+    """White in the units of the fit: 1, unless it was fitted to numbers up to 255 or 65535, as their mean shows."""
+    mean = 0.0 if dataset.standardiser is None else float(dataset.standardiser.mean.max())
+    return 1 if mean <= 1 else 255 if mean <= 255 else 65535
 
 
 def _standardised(raw: np.ndarray, dataset: DataSet) -> Tensor:
@@ -107,7 +115,7 @@ def _standardised(raw: np.ndarray, dataset: DataSet) -> Tensor:
         raw = raw.transpose(0, 3, 1, 2)  # channels last, as `data.load` takes them, too
     pixels = raw.dtype == np.uint8 and dataset.kind == Kind.IMAGE  # the bytes of a table are numbers like others
     # Doubles until they are standardised, as in training: a year or a time stamp has few digits left in a float32.
-    x = torch.as_tensor(raw.astype(np.float64)) / (_white(dataset) if pixels else 1)
+    x = torch.as_tensor(raw.astype(np.float64)) / (255 if pixels and _white(dataset) == 1 else 1)
     if x[0].numel() != int(np.prod(dataset.shape)):
         hint = "" if dataset.kind == Kind.IMAGE else ": a table to predict has no target column"
         raise PosterityError(f"inputs have shape {tuple(x.shape[1:])}, expected {dataset.shape}{hint}")

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from posterity.compression.rules import RULES
-from posterity.compression.trace import Shapes, call_counts
+from posterity.compression.trace import Shapes, call_counts, in_place
 from posterity.compression.units import Channels, Units
 
 __all__ = ["Analysis", "Layer", "analyse"]
@@ -72,13 +72,13 @@ class Layer:
         return int(self.inputs.value.abs().masked_fill(~self.uneven, -1).argmax())
 
     def looked_at(self, kept: Tensor) -> Tensor:
-        """[C] The inputs that the kept outputs look at; none of groups, whose inputs are one with their outputs."""
+        """[C] The inputs that the kept outputs look at; none with groups, whose inputs are one unit with outputs."""
         if self.groups > 1:
             return torch.zeros(len(self.inputs.ids), dtype=torch.bool)
         return self.reads[kept[self.outputs.ids]].any(0)
 
     def read(self, kept: Tensor) -> Tensor:
-        """Their units."""
+        """The units of the inputs that the kept outputs look at."""
         return self.inputs.ids[self.looked_at(kept)]
 
     def needs(self, kept: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class Analysis:
         return self._backwards(Layer.read)
 
     def _backwards(self, wants: Callable[[Layer, Tensor], Tensor]) -> Tensor:
-        """The smallest set of units with those that must stay and what its own layers want."""
+        """The smallest set of units that holds those that must stay, and all that the layers of the set want."""
         roots = self.units.resolved()
         kept = self.units.pinned()
         size = -1
@@ -228,14 +228,7 @@ def _values(layer: Layer) -> Tensor:
 
 def _changes_shared_tensor(network: fx.GraphModule, node: fx.Node) -> bool:
     """Whether somebody overwrites this tensor in place while others still read it."""
-    return len(node.users) > 1 and any(_in_place(network, user) for user in node.users)
-
-
-def _in_place(network: fx.GraphModule, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return bool(getattr(network.get_submodule(str(node.target)), "inplace", False))
-    named = node.op == "call_method" and str(node.target).endswith("_")
-    return named or node.kwargs.get("inplace") is True
+    return len(node.users) > 1 and any(in_place(network, user) for user in node.users)
 
 
 def _asks_batch_size(node: fx.Node) -> bool:

@@ -12,7 +12,6 @@ constant act(b), which moves into the next layer's bias:
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from posterity.calling import nested_tensors
+from posterity.calling import map_inputs, nested_tensors
 from posterity.compression.analysis import Analysis, Layer, analyse
 from posterity.compression.outputs import pairs
 from posterity.compression.trace import (
@@ -35,6 +34,7 @@ from posterity.compression.trace import (
     trace,
 )
 from posterity.masks import apply
+from posterity.networks import duplicate
 from posterity.types import Inputs, PosterityError
 
 __all__ = ["Compacted", "compact", "silenced"]
@@ -84,7 +84,7 @@ def compact(
 
 
 def silenced(module: nn.Module, example: Inputs) -> nn.Module:
-    """A copy that says the same, with zeros in all that has no say in it: what a file need not hold.
+    """A copy with the same outputs, and zeros in all weights that have no say in them: a file need not hold those.
 
     Args:
         module: A network with zeros in its weights; it is not changed.
@@ -92,7 +92,7 @@ def silenced(module: nn.Module, example: Inputs) -> nn.Module:
     """
     network = trace(module)
     analysis = analyse(network, measure_shapes(network, arguments(network, example)), {}, select=False)
-    read, quiet = analysis.read(), copy.deepcopy(module)
+    read, quiet = analysis.read(), duplicate(module)
     for node, made in [*((layer.node, layer.outputs) for layer in analysis.layers), *analysis.norms]:
         unread = ~read[made.ids]
         for value in quiet.get_submodule(str(node.target)).state_dict().values():
@@ -169,16 +169,16 @@ def _rewrite(analysis: Analysis) -> None:
 
 
 def _parts(analysis: Analysis, join: fx.Node, kept: Tensor) -> list[fx.Node]:
-    """What a concatenation still joins: the parts of which something stays, and at least one."""
+    """What a concatenation still joins: the parts of which something stays, or else the first."""
     parts: Any = join.args[0]
     left = [p for p in parts if p not in analysis.channels or bool(kept[analysis.channels[p].ids].any())]
     return left or list(parts[:1])
 
 
 def _keep_one(analysis: Analysis, kept: Tensor) -> list[Layer]:
-    """A layer of which nothing is needed keeps one unit, since a convolution with no channel is not a network.
+    """A layer of which nothing is needed keeps one unit, since a convolution cannot have no channel.
 
-    Nobody reads what that unit says, or else it is a constant and says the right one.
+    Nobody reads what that unit says, or else it says the right constant.
 
     Returns:
         The layers that still run; ``kept`` has their units added.
@@ -269,10 +269,10 @@ def _flatten_behind_batch(network: fx.GraphModule, node: fx.Node) -> None:
     network.graph.erase_node(node)
 
 
-def _check_same(masked: nn.Module, network: fx.GraphModule, inputs: tuple[object, ...]) -> None:
+def _check_same(masked: nn.Module, network: fx.GraphModule, inputs: tuple[Any, ...]) -> None:
     """Compare both networks on the example: a last guard against code that torch.fx itself misreads."""
-    with torch.no_grad():
-        expected, got = masked.eval().cpu()(*inputs), network.eval()(*inputs)
+    with torch.no_grad():  # each on a copy: what one writes into its inputs must not reach the other
+        expected, got = (net.eval().cpu()(*map_inputs(inputs, torch.clone)) for net in (masked, network))
     for tensor, (distances, sizes) in zip(nested_tensors(expected), pairs(got, expected), strict=True):
         limit = _LIMITS.get(tensor.dtype, 1e-1)
         error = float(distances.max() / (1 + sizes.max()))

@@ -49,11 +49,14 @@ class Criterion:
             raise PosterityError(f"threshold must be a number, got {self.threshold!r}")
 
 
-def choose(criterion: Criterion, dense: nn.Module, variance: Params, validation: Any, example: Inputs) -> Masks:
-    """Which weights stay."""
+def choose(
+    criterion: Criterion, dense: nn.Module, variance: Params, pruned: bool, validation: Any, example: Inputs
+) -> Masks:
+    """Which weights stay; without a criterion the zeros of a network that is ``pruned`` already decide."""
     params = dict(dense.named_parameters())
     if criterion.keep is None and criterion.max_drop is None:
-        return _masks_at_threshold(params, variance, criterion.threshold)
+        decided = pruned and criterion.threshold is None
+        return _not_zero(params) if decided else _masks_at_threshold(params, variance, criterion.threshold)
     scores = masks.magnitude(params)
     if variance:
         certain = masks.signal_to_noise(params, variance)
@@ -67,12 +70,16 @@ def choose(criterion: Criterion, dense: nn.Module, variance: Params, validation:
 
 @torch.no_grad()
 def _doubt(dense: nn.Module, certain: Params, large: Params, example: Inputs) -> None:
-    """Warn where variances mislead: those of an optimizer's path, as SWAG's, are largest where the data pull most."""
+    """Warn where variances mislead: along an optimizer's path (SWAG) they are largest where the data pull most."""
     if float(torch.cat([score.reshape(-1) for score in certain.values()]).median()) < 1:
         return  # the half that goes is noise
-    outputs = calling.call(dense, example)
+
+    def outputs_of(network: nn.Module) -> Tensor:
+        return calling.call(network, calling.map_inputs(example, torch.clone))  # which it may write into
+
+    outputs = outputs_of(dense)
     by_signal, by_size = (
-        float((calling.call(masks.apply(dense, masks.top_fraction(scores, 0.5)), example) - outputs).norm())
+        float((outputs_of(masks.apply(dense, masks.top_fraction(scores, 0.5))) - outputs).norm())
         / float(outputs.norm().clamp_min(1e-12))
         for scores in (certain, large)
     )
@@ -97,10 +104,14 @@ def _masks_at_threshold(params: Mapping[str, Tensor], variance: Params, threshol
             total = sum(value.numel() for value in chosen.values())
             raise PosterityError(f"threshold={limit:g} removes all {total:,} weights: raise it, or give keep=")
         return chosen
-    chosen = {name: value != 0 for name, value in masks.weights(params).items()}
+    chosen = _not_zero(params)
     if all(bool(value.all()) for value in chosen.values()):
         raise PosterityError("there are no variances and no zeros to compress by: give keep= or max_drop=")
     return chosen
+
+
+def _not_zero(params: Mapping[str, Tensor]) -> Masks:
+    return {name: value != 0 for name, value in masks.weights(params).items()}
 
 
 def _fraction_for_drop(dense: nn.Module, scores: Params, criterion: Criterion, validation: Any) -> float:

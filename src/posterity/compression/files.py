@@ -21,7 +21,6 @@ compacting that again gives the same small network.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 
 from posterity.calling import type_name
 from posterity.files import read_state, write_state
+from posterity.networks import duplicate
 from posterity.types import PosterityError
 
 __all__ = ["Bits", "bits_from_variance", "dense_bytes", "load", "pack", "quantise", "save", "unpack"]
@@ -91,7 +91,7 @@ def unpack(packed: Mapping[str, Any], module: nn.Module) -> nn.Module:
             raise PosterityError(
                 f"the file has {name!r} in shape {tuple(value.shape)}, expected the network's {tuple(own[name].shape)}"
             )
-    loaded = copy.deepcopy(module)
+    loaded = duplicate(module)
     loaded.load_state_dict(state)
     return loaded
 

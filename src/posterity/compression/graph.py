@@ -14,7 +14,6 @@ Outputs, one row an input:
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Literal, SupportsIndex
 
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from posterity.compression.export import write_onnx
 from posterity.compression.pipeline import made_up
+from posterity.networks import duplicate
 from posterity.posteriors.base import Posterior
 from posterity.prediction.moments import Propagation, normal_points
 from posterity.probability.likelihoods import Likelihood
@@ -114,7 +114,7 @@ def parts(likelihood: Likelihood, outputs: Tensor) -> tuple[Tensor, ...]:
 
 
 def _with(module: nn.Module, tensors: dict[str, Tensor]) -> nn.Module:
-    network = copy.deepcopy(module)
+    network = duplicate(module)
     network.load_state_dict(tensors, strict=False)
     return network
 

@@ -10,7 +10,6 @@ maximum too, which only training needs, and takes about ten times as long.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable
 from typing import Any, Self
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from posterity import calling
 from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import Network
+from posterity.networks import duplicate
 from posterity.types import Inputs
 
 __all__ = ["PairedMaxPool2d", "SparseLinear", "with_faster_layers", "with_plain_layers"]
@@ -133,7 +133,7 @@ def with_faster_layers(network: Network, example: Inputs, batches: tuple[int, ..
         The copy, and the names of the layers that changed.
     """
     chosen: list[str] = []
-    faster = copy.deepcopy(network)
+    faster = duplicate(network)
     for name, layer in network.named_modules():
         candidate = _alternative(layer)
         if candidate is None:
@@ -149,7 +149,7 @@ def with_faster_layers(network: Network, example: Inputs, batches: tuple[int, ..
 
 def with_plain_layers(network: nn.Module) -> nn.Module:
     """A copy made of torch's own layers again, for exporters."""
-    plain = copy.deepcopy(network)
+    plain = duplicate(network)
     for name, layer in list(plain.named_modules()):
         if isinstance(layer, SparseLinear | PairedMaxPool2d):
             plain.set_submodule(name, layer.plain())

@@ -71,7 +71,8 @@ def compress(
 ) -> CompressedNetwork:
     """A smaller network that computes what the pruned one would.
 
-    Without a criterion, a posterior with variances is pruned at log alpha 3; anything else keeps the zeros it has.
+    Without a criterion, what a method has pruned (SparseVD, Pruning, …) and plain networks keep the zeros they have;
+    any other posterior with variances is pruned at log alpha 3.
 
     Args:
         subject: A posterior over weights (pruned by signal to noise), or a plain network (by magnitude).
@@ -97,7 +98,8 @@ def compress(
     device = device_of(dense)
     example = calling.map_inputs(_example(subject, dense, validation, example), lambda tensor: tensor.to(device))
     _check_called(dense, example)
-    chosen = choose(criterion, dense, variance, validation, example)
+    decided = isinstance(subject, WeightPosterior) and subject.pruned
+    chosen = choose(criterion, dense, variance, decided, validation, example)
     pruned = masks.apply(dense, chosen)
     packed = files.pack(silenced(pruned, example), _bits(pruned, variance, bits))
     masked = files.unpack(packed, dense)  # as it will be read back: quantised, if so asked
@@ -113,7 +115,7 @@ def compress(
         latency=choice.latency,
         accuracy=None if validation is None else (accuracy(dense, validation), accuracy(small, validation)),
         form=choice.form,
-        notes=(*_unjudged(dense, variance), *choice.notes),
+        notes=(*_unjudged(dense, variance), *_whole(pruned), *choice.notes),
     )
     return network.eval()
 
@@ -137,15 +139,21 @@ def _network_and_variance(subject: Posterior | nn.Module) -> tuple[nn.Module, Pa
 
 
 def _unjudged(dense: nn.Module, variance: Params) -> tuple[str, ...]:
-    """Where a part of the network is Bayesian, the rest of it is not pruned."""
+    """A note for networks of which only a part is Bayesian: the rest is not pruned."""
     weights = masks.weights(dict(dense.named_parameters()))
-    whole = weights.keys() - variance.keys() if variance else ()
+    whole = [name for name, w in weights.items() if name not in variance and bool(w.any())] if variance else []
     said = f"{len(whole)} of {len(weights)} layers' weights have no variance to be judged by, and stay whole"
     return (said,) if whole else ()
 
 
+def _whole(pruned: nn.Module) -> tuple[str, ...]:
+    """Where nothing went, and nothing can get smaller."""
+    zeros = any(masks.sparsity(dict(pruned.named_parameters())).values())
+    return () if zeros else ("no weight was removed: give keep=, max_drop= or a lower threshold=",)
+
+
 def _example(subject: Posterior | nn.Module, dense: nn.Module, validation: Any, example: Inputs | None) -> Inputs:
-    """Inputs to trace and time with, wherever they can be had."""
+    """Inputs to trace and time with: given, from the validation data, or made up from the posterior's record."""
     if example is not None:
         structured = isinstance(example, Mapping | list | tuple)
         return example if structured else calling.as_tensor(example, "the example")
@@ -162,7 +170,7 @@ def _example(subject: Posterior | nn.Module, dense: nn.Module, validation: Any, 
 
 def _check_called(dense: nn.Module, example: Inputs) -> None:
     try:
-        outputs = calling.call(dense, example)
+        outputs = calling.call(dense, calling.map_inputs(example, torch.clone))  # which it may write into
     except Exception as error:  # whatever the user's forward raises
         reason = str(error).partition("\n")[0]
         raise PosterityError(f"the network cannot be called with these inputs: {reason}") from error

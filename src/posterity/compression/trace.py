@@ -1,4 +1,4 @@
-"""A network as a graph: traced with torch.fx, shapes measured, BatchNorm folded, what does nothing taken out.
+"""A network as a graph: traced with torch.fx, shapes measured, BatchNorm folded, idle layers taken out.
 
 Sub-modules whose own Python torch.fx cannot follow become single opaque calls; a network whose outermost forward
 cannot be followed is refused.
@@ -6,7 +6,6 @@ cannot be followed is refused.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from posterity import calling
+from posterity.networks import duplicate
 from posterity.types import Inputs, PosterityError
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "call_counts",
     "clean",
     "fold_batch_norm",
+    "in_place",
     "measure_shapes",
     "remove_identities",
     "trace",
@@ -75,12 +76,13 @@ class _Tracer(fx.Tracer):
 def trace(module: nn.Module) -> Network:
     """The graph of a copy of ``module`` in evaluation mode, on the CPU."""
     _refuse_tied(module)
-    module = copy.deepcopy(module).eval().cpu()
+    module = duplicate(module).eval().cpu()
     try:
         graph = _Tracer().trace(module)
     except Exception:  # whatever the user's forward raises when it meets a proxy
         graph = _trace_around(module)
     network = Network(module, graph)
+    _follow_overwritten(network)
     _use_functions(network)
     return network
 
@@ -93,6 +95,26 @@ def _trace_around(module: nn.Module) -> fx.Graph:
     except Exception as error:
         kind = type(module).__name__
         raise PosterityError(f"torch.fx cannot trace {kind}.forward, so it cannot be compacted: {error}") from error
+
+
+def in_place(network: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a node overwrites the tensor that it reads first."""
+    if node.op == "call_module":
+        return bool(getattr(network.get_submodule(str(node.target)), "inplace", False))
+    function: Any = node.target
+    name = function if node.op == "call_method" else getattr(function, "__name__", "")
+    named = name.endswith("_") and getattr(function, "__module__", "") != "_operator"  # and_, or_, not_
+    return node.kwargs.get("inplace") is True or (named and node.op in ("call_method", "call_function"))
+
+
+def _follow_overwritten(network: Network) -> None:
+    """Let those who read a tensor after it was overwritten read the result: a graph loses what nobody reads."""
+    place = {node: number for number, node in enumerate(network.graph.nodes)}
+    for node in place:
+        if in_place(network, node):
+            source = node.all_input_nodes[0]
+            for user in [user for user in source.users if place[user] > place[node]]:
+                user.replace_input_with(source, node)
 
 
 def _use_functions(network: Network) -> None:
@@ -170,7 +192,7 @@ def measure_shapes(network: fx.GraphModule, inputs: tuple[Any, ...]) -> Shapes:
     """The shape of every tensor in the graph when it is called with ``inputs``."""
     recorder = _Recorder(network)
     with torch.no_grad():
-        recorder.run(*inputs)
+        recorder.run(*calling.map_inputs(inputs, torch.clone))  # the network may write into its inputs
     return recorder.shapes
 
 

@@ -1,4 +1,4 @@
-"""When a stream of batches turns to another task: typicality of what a density model says of each batch.
+"""Seeing when a stream of batches turns to another task, by how typical a density model finds each batch.
 
 Every batch has, under every task t that is known, the statistics (means over the batch)
 
@@ -6,10 +6,10 @@ Every batch has, under every task t that is known, the statistics (means over th
 
 The latest values of a task give what to expect next, m_t, and a standard deviation s_t: a line is laid through them,
 since a model that is being trained gets better. A batch is typical of t if |S_t − m_t| ≤ ``threshold``·s_t for all
-three. Both sides count: data can also be too likely, as the flat pictures of one set are
-under a model of another (Nalisnick et al. 2019, 1906.02994). A stream is taken to stay with its task while batches are
-typical of it; when they are not, it has turned to the known task that they are closest to, if they are typical of one,
-and otherwise to a new one (Kirichenko et al. 2021, 2106.12772). Labels are not looked at.
+three. Both sides count: data can also be too likely, as the flat pictures of one set are under a model of another
+(Nalisnick et al. 2019, 1906.02994). A stream is taken to stay with its task while batches are typical of it. When they
+are not, it has turned to the closest known task, if they are typical of that, and otherwise to a new one (Kirichenko et
+al. 2021, 2106.12772). Labels are not looked at.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functional regularisation with a memory: what the network says of remembered inputs is to stay as it was.
+"""Functional regularisation with a memory: the network's answers to remembered inputs are held where they were.
 
 FROMP's idea (Pan et al. 2004.14070): the prior of the next task is over functions, at remembered inputs xₘ, not over
 weights. Here it is the plain form, with the predictive probabilities p̂ₘ that the tasks before have left,
@@ -69,7 +69,7 @@ class Functional(Strategy):
 
 
 def _other_heads(past: Past, likelihood: Likelihood, logits: Tensor) -> Tensor:
-    """Marks the logits that an example's head has not."""
+    """Marks the logits that do not belong to an example's head."""
     other = torch.zeros_like(logits, dtype=torch.bool)
     if not isinstance(likelihood, MultiHead):
         return other

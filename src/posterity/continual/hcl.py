@@ -16,7 +16,6 @@ found (``detection=Typicality()``, ``continual.detection``). Kirichenko et al. 2
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,7 @@ from posterity.continual.conditional import ClassConditionalFlow
 from posterity.continual.detection import Typicality
 from posterity.continual.flows import Flow
 from posterity.continual.hcl_memory import Memory
+from posterity.networks import duplicate
 from posterity.posteriors import Empirical
 from posterity.probability.likelihoods import Categorical
 from posterity.random import RandomStreams, global_seed
@@ -140,7 +140,7 @@ def learn_hcl(
         num_data, steps = sum(s.num_data for s in streams), epochs * sum(s.steps_per_epoch for s in streams)
         typical = -(-steps // (epochs * len(streams)))
         plan = Plan(num_data, steps, typical, streams[0].batch_size, training.algorithm, training.lr)
-        model = ClassConditionalFlow(copy.deepcopy(flow)).to(device)
+        model = ClassConditionalFlow(duplicate(flow)).to(device)
         optimizer = training.algorithm.build(model.parameters(), training.lr or 1e-3)
         memory = Memory(model, config.detection or Typicality())
         run = Run(model, optimizer, memory, plan, RandomStreams.from_seed(seed, 0, device))

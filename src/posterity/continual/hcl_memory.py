@@ -1,8 +1,7 @@
-"""What HCL keeps of its past: the network as it was when the task last changed, to make up examples of others from."""
+"""What HCL keeps of its past: the network as the task last changed, which makes up examples of the other tasks."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from posterity.continual.conditional import ClassConditionalFlow
 from posterity.continual.detection import Detector, Typicality
+from posterity.networks import duplicate
 from posterity.run import Run
 
 __all__ = ["Memory"]
@@ -37,7 +37,7 @@ class Memory:
 
     def keep(self, model: ClassConditionalFlow, task: int) -> None:
         """Remember the network as it is: this task begins."""
-        self.old = copy.deepcopy(model).requires_grad_(False)
+        self.old = duplicate(model).requires_grad_(False)
         self._set_aside(task)
 
     def _set_aside(self, task: int) -> None:

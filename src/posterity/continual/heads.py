@@ -21,7 +21,7 @@ class Ending:
 
     Attributes:
         outputs: How many outputs it has.
-        layer: The Linear layer that was called last, by name, where it has as many; None where it has not.
+        layer: The name of the Linear layer that was called last, if it has as many outputs; else None.
     """
 
     outputs: int

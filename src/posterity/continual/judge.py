@@ -26,12 +26,11 @@ def judged(posterior: Posterior, test: Pair, draws: int, asked: Likelihood | Non
         posterior: What is judged.
         test: Inputs and targets.
         draws: Networks averaged.
-        asked: The likelihood to predict by, where it is not the posterior's own: that of one head.
+        asked: The likelihood to predict with instead of the posterior's own, such as that of one head.
     """
     if asked is not None:
         posterior = copy.copy(posterior)
         posterior.likelihood = asked
-        posterior._fresh()
     inputs, targets = test
     parts: list[tuple[Any, Tensor]] = [
         (posterior.predict(x.to(posterior.device), draws), y.to(posterior.device))

@@ -1,4 +1,4 @@
-"""What a stream of tasks was learned to: the accuracy matrix, and the figures read off it.
+"""The outcome of learning a stream of tasks: the accuracy matrix, and the figures read off it.
 
 R(t, k) is the accuracy on task k after task t; b(k) that of the network before any (Lopez-Paz and Ranzato 1706.08840,
 Chaudhry et al. 1801.10112). With T tasks, of which those without a test (None in the matrix) are left out of the means,

@@ -80,7 +80,7 @@ class Strategy:
 
     @property
     def refines(self) -> bool:
-        """Whether remembered examples wait for predictions, which are made after learning them too."""
+        """Whether remembered examples are learned only before predictions, and not carried on."""
         return False
 
     def cut(self, train: Pair, seed: int) -> tuple[Pair | None, Pair]:
@@ -194,8 +194,8 @@ class EWC(Strategy):
     def prior_after(self, posterior: WeightPosterior, prior: Any) -> Any:
         """The posterior, with the new task's precision counted ``strength`` times.
 
-        About the newest weights: the power of the densities would have moved the mean of those that no data hold from
-        the prior's, by as many times.
+        Its mean stays at the newest weights. The power of the densities would move the mean of weights that no data
+        hold away from the prior's, ``strength`` times as far.
         """
         own = from_posterior(posterior, self.base)
         return replace(own.tempered(prior, 1 / self.strength), mean=own.mean)

@@ -1,8 +1,8 @@
 """The state of a stream of tasks, and how one more is learned; ``learn`` is the way in.
 
 For a task: its memory is cut, it is fitted with the prior, the start and the examples that the strategy asks for, and
-it becomes the past of the next. The past is a pure function of the tasks' posteriors and data, so that it can be had
-again from what is on disk.
+it becomes the past of the next. The past is a pure function of the tasks' posteriors and data, so that it can be
+rebuilt from what is on disk.
 """
 
 from __future__ import annotations
@@ -127,16 +127,20 @@ class Stream:
         self._add(task.name, predictive, time.perf_counter() - began, self._judge(predictive))
         self._write()
 
+    @property
+    def _heads(self) -> tuple[tuple[int, ...], ...]:
+        """The classes of every known task, where each has a head of its own."""
+        return tuple(head for _, head in self.tests if head is not None)
+
     def _seed(self, index: int) -> int:
         return self.settings.seed + SEED_STRIDE * index
 
     def _likelihood(self, task: Task) -> Likelihood:
-        """With a head for each task, that of this one; of all heads where examples of several are learned together."""
+        """The likelihood of this task's head, or of all heads where examples of several tasks are learned together."""
         if task.head is None:
             return self.settings.likelihood or likelihoods.infer(task.train[1])
-        heads: Any = tuple(head for _, head in self.tests)
         together = self.settings.strategy.rehearse or self.settings.strategy.afresh
-        return MultiHead(heads=heads, head=None if together else len(self.past.heads))
+        return MultiHead(heads=self._heads, head=None if together else len(self.past.heads))
 
     def _fit(self, method: Method, data: Pair, likelihood: Likelihood, index: int, stage: str) -> WeightPosterior:
         """One fit from where the past left the weights, with a checkpoint of its own."""
@@ -156,7 +160,7 @@ class Stream:
         )
 
     def _refined(self, likelihood: Likelihood, index: int) -> Posterior:
-        """The carried posterior after the remembered examples, too; it is used for predictions only."""
+        """The carried posterior after learning the remembered examples, too; only predictions are made with it."""
         several = replace(likelihood, head=None) if isinstance(likelihood, MultiHead) else likelihood
         method = self.settings.strategy.method_for(self.past, several)
         return self._fit(method, joined(self.past.memory), several, index, "memory")
@@ -187,9 +191,8 @@ class Stream:
     def _judge(self, posterior: Posterior) -> dict[str, list[Figure]]:
         """Every figure on every known task; a head for each task is asked by itself."""
         each: list[dict[str, float]] = []
-        heads: Any = tuple(head for _, head in self.tests)
         for number, (test, head) in enumerate(self.tests):
-            asked = None if head is None else MultiHead(heads=heads, head=number)
+            asked = None if head is None else MultiHead(heads=self._heads, head=number)
             each.append({} if test is None else judged(posterior, test, self.settings.draws, asked))
         names = next((list(figures) for figures in each if figures), [])
         return {name: [figures.get(name) for figures in each] for name in names}

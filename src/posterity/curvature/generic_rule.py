@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from posterity.calling import functional_call
 from posterity.curvature.outer import examples_at_once
 from posterity.curvature.sink import Forward, Sink
 from posterity.types import Params, PosterityError
@@ -26,10 +27,11 @@ _CHUNK = 16  # workspaces: the vmap holds several tensors the size of the per-ex
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a module: its inputs, and those of its outputs that carry gradients, each by its place."""
+    """One call of a module: its inputs, its buffers before it, and its outputs with gradients, each by its place."""
 
     inputs: list[Any]
     spec: TreeSpec
+    buffers: Params
     places: list[int]
     outputs: list[Tensor]
 
@@ -39,6 +41,7 @@ def generic(module: nn.Module, original: Forward, sink: Sink) -> Forward:
     rerunning = False
 
     def forward(*args: Any, **kwargs: Any) -> Any:
+        buffers = {name: b.clone() for name, b in module.named_buffers()}
         out = original(*args, **kwargs)
         leaves = tree_flatten(out)[0]
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
@@ -47,7 +50,7 @@ def generic(module: nn.Module, original: Forward, sink: Sink) -> Forward:
         inputs, spec = tree_flatten((args, kwargs))
         inputs = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in inputs]
         outputs = [leaves[i].detach().clone() for i in places]  # a clone, for an in-place activation may follow
-        call = _Call(inputs, spec, places, outputs)
+        call = _Call(inputs, spec, buffers, places, outputs)
 
         def backward(gradients: Sequence[Tensor | None]) -> None:
             nonlocal rerunning
@@ -77,7 +80,8 @@ def _add_squares(module: nn.Module, sink: Sink, call: _Call, gradients: list[Ten
         for i, leaf in zip(mapped, own, strict=True):
             inputs[i] = leaf.unsqueeze(0)
         args, kwargs = tree_unflatten(inputs, call.spec)
-        leaves = tree_flatten(functional_call(module, {**params, **held}, args, kwargs))[0]
+        buffers = {name: b.clone() for name, b in call.buffers.items()}  # the module may write into them
+        leaves = tree_flatten(functional_call(module, {**params, **held, **buffers}, args, kwargs))[0]
         return [leaves[i].squeeze(0) for i in call.places]
 
     def gradient(own: list[Tensor], d: list[Tensor]) -> tuple[list[Tensor], Params]:
@@ -95,7 +99,7 @@ def _add_squares(module: nn.Module, sink: Sink, call: _Call, gradients: list[Ten
             raise PosterityError(f"{sink.label} has no per-example gradients: {error}") from error
         _check_same(sink.label, again, [out[part] for out in call.outputs])
         for name, square in squares.items():
-            sink.sums[name].add_(square.square_().sum(0), alpha=scale)
+            sink.sums[name].add_(square.square().sum(0), alpha=scale)  # not in place: two may share memory
 
 
 def _check_same(label: str, again: list[Tensor], outputs: list[Tensor]) -> None:

@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments, call
+from posterity.calling import arguments, call, functional_call
 from posterity.curvature.kfac import KroneckerCapture, KroneckerCurvature, Sharing
 from posterity.curvature.outer import examples_at_once
 from posterity.curvature.squared import SquareCapture
@@ -35,7 +35,9 @@ from posterity.last_layer import features, parameter_order
 from posterity.networks import buffers_kept
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Batch, Params, PosterityError
-from posterity.unrolled import transformable
+from posterity.unrolled import explained, transformable
+
+_OTHER = "use structure='last-layer', or 'kronecker' with linearised=False"
 
 Columns = Callable[[Likelihood, Tensor, Tensor], Tensor]
 """(likelihood, outputs [B, C], targets) → columns [S, B, C]."""
@@ -66,9 +68,9 @@ def monte_carlo_fisher(draws: int = 1, generator: torch.Generator | None = None)
 
 
 def weighted(columns: Columns, weights: Tensor | None) -> Columns:
-    """Every example's curvature times its weight, where it has one, as that of so many copies of it.
+    """Columns that multiply every example's curvature by its weight, where it has one, as so many copies would.
 
-    Kronecker factors have the weights in G alone: as d, they are taken to be independent of u.
+    Of the Kronecker factors only G takes in the weights; like d, they are taken to be independent of u.
     """
     if weights is None:
         return columns
@@ -114,14 +116,14 @@ def full(
 
         _, pull = vjp(outputs, params)  # type: ignore[misc]
         (each,) = vmap(pull)(cs)
-        return torch.cat([each[name].flatten(1) for name in layout.names], 1)
+        return torch.cat([each[name].reshape(len(cs), -1) for name in layout.names], 1)
 
     cs = columns(likelihood, _outputs(module, batch), batch.targets).transpose(0, 1)
     size = examples_at_once(cs.shape[1] * layout.total, cs.device)
     total = torch.zeros(layout.total, layout.total, dtype=cs.dtype, device=cs.device)
     for start in range(0, len(cs), size):
         own, some = tree_map(itemgetter(slice(start, start + size)), (given, cs))
-        with transformable(module):
+        with explained("torch cannot take this network's derivatives by example", _OTHER), transformable(module):
             v = vmap(vectors)(own, some).flatten(0, 1)
         total.addmm_(v.T, v, alpha=1 / len(cs))
     return total
@@ -147,7 +149,7 @@ def last_layer(module: nn.Module, likelihood: Likelihood, batch: Batch, columns:
 def _backward(
     module: nn.Module, likelihood: Likelihood, batch: Batch, columns: Columns, watch: SquareCapture | KroneckerCapture
 ) -> None:
-    """One backward pass for each column, watched: the first reaches all parameters, the others what is needed."""
+    """One watched backward pass for each column: the first reaches all parameters, the others only what is needed."""
     params = [p for p in module.parameters() if p.requires_grad]
     with buffers_kept(module), torch.enable_grad(), watch.on():
         outputs = call(module, batch.inputs)

@@ -27,7 +27,7 @@ from posterity.curvature.sink import Forward, Sink
 from posterity.types import PosterityError
 
 LIFT = 2.0**30
-_ANY_CALL = object()  # what uses of a linear map report: they may be many
+_ANY_CALL = object()  # what all uses of a linear map report as their call, of which there may be many
 
 Use = tuple[Tensor, Tensor]
 """The input of one use, and the gradient that reached its output."""

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from posterity.calling import check_finite
 from posterity.data.sampling import long_tailed
 from posterity.data.text import Vocabulary
 from posterity.data.units import Standardiser
@@ -194,14 +196,13 @@ class DataSet:
             raw = (pair[0] if self.standardiser is None else self.standardiser.invert(pair[0]))[:, order]
             return raw if other.standardiser is None else other.standardiser.apply(raw), pair[1]
 
-        return replace(
-            self,
-            train=None if self.train is None else moved(self.train),
-            test=moved(self.test),
-            validation=None if self.validation is None else moved(self.validation),
-            standardiser=other.standardiser,
-            columns=other.columns,
-        )
+        return self._mapped(moved, standardiser=other.standardiser, columns=other.columns)
+
+    def _mapped(self, function: Callable[[Pair], Pair], **changes: Any) -> DataSet:
+        """The same set with every part mapped."""
+        parts = {"train": self.train, "test": self.test, "validation": self.validation}
+        mapped: dict[str, Any] = {name: None if pair is None else function(pair) for name, pair in parts.items()}
+        return replace(self, **mapped, **changes)
 
     def _order_of(self, other: DataSet) -> list[int] | slice:
         """Where the columns of ``other`` are in this table; as they come where one of the two has no names."""
@@ -221,11 +222,8 @@ class DataSet:
         if self.task != other.task or self.vocabulary != other.vocabulary:
             raise PosterityError(f"{self.name} does not continue {other.name}: they differ in task or vocabulary")
         moved, target = self.in_units_of(other), self._retarget(other)
-        return replace(
-            moved,
-            train=None if moved.train is None else (moved.train[0], target(moved.train[1])),
-            test=(moved.test[0], target(moved.test[1])),
-            validation=None if moved.validation is None else (moved.validation[0], target(moved.validation[1])),
+        return moved._mapped(
+            lambda pair: (pair[0], target(pair[1])),
             classes=other.classes,
             target_standardiser=other.target_standardiser,
         )
@@ -278,9 +276,3 @@ class DataSet:
             target_standardiser=targets,
             columns=columns,
         )
-
-
-def check_finite(x: Tensor, what: str) -> None:
-    """Refuse NaN and infinity, in one cheap pass: both survive into the smallest or largest value."""
-    if x.is_floating_point() and not torch.stack(x.aminmax()).isfinite().all():
-        raise PosterityError(f"{what} hold NaN or infinite values")

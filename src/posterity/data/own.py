@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.data.dataset import DataSet, Kind, Pair, Task, check_finite
+from posterity.calling import check_finite
+from posterity.data.dataset import DataSet, Kind, Pair, Task
 from posterity.data.formats import read_npz
 from posterity.data.tables import read_csv
 from posterity.random import generator_for
@@ -92,7 +93,7 @@ def _inputs(x: np.ndarray, path: Path) -> Tensor:
         return torch.from_numpy(x.reshape(len(x), -1).astype(np.float64))
     if x.ndim == 3:
         x = x[:, None]
-    elif x.shape[3] in (1, 3) and x.shape[1] not in (1, 3):
+    elif x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, x.shape[3]):  # 4 with transparency
         x = x.transpose(0, 3, 1, 2)
     images = torch.tensor(x, dtype=torch.float32)
     return images / 255 if x.dtype == np.uint8 else images
@@ -102,8 +103,13 @@ def find_task(y: np.ndarray) -> Task:
     """What these targets look like: see the top of this file."""
     distinct = len(np.unique(y))
     few = distinct <= _MOST_CLASSES and 2 * distinct <= y.size
-    classes = y.dtype.kind in "USb" or (y.dtype.kind in "iu" and few)
+    classes = y.dtype.kind in "USb" or (y.dtype.kind in "iu" and few) or _one_hot(y)
     return Task.CLASSIFICATION if classes else Task.REGRESSION
+
+
+def _one_hot(y: np.ndarray) -> bool:
+    """Whether these are classes in a form that ``encode_targets`` refuses, and no numbers to predict."""
+    return y.ndim == 2 and y.shape[1] > 1 and bool(np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all())
 
 
 def encode_targets(

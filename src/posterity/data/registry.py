@@ -5,7 +5,6 @@ The data folder is ``root``, else ``$POSTERITY_DATA``, else ``~/.cache/posterity
 
 from __future__ import annotations
 
-import difflib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from posterity.data.dataset import DataSet, Kind, Task
 from posterity.data.download import Remote
 from posterity.data.own import load_file, load_function
 from posterity.random import generator_for
-from posterity.types import PosterityError
+from posterity.types import PosterityError, hint
 
 
 @dataclass(frozen=True)
@@ -201,10 +200,8 @@ def load(
 def _source(name: str) -> tuple[str, Source]:
     known = ALIASES.get(name, name)
     if known not in SOURCES:
-        near = difflib.get_close_matches(name, [*SOURCES, *ALIASES], n=1)
-        hint = f"did you mean {near[0]}" if near else f"there are {', '.join(SOURCES)}"
-        own = "or give a .npz or .csv file, or module:function of your own"
-        raise PosterityError(f"there is no data set called {name!r}: {hint}; {own}")
+        own = "for your own give a .npz or .csv file, or module:function"
+        raise PosterityError(f"there is no data set called {name!r} ({own}): {hint(name, [*SOURCES, *ALIASES])}")
     return known, SOURCES[known]
 
 

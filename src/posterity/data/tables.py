@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
@@ -43,17 +44,17 @@ def read_inputs(path: Path, wanted: tuple[str, ...] | None = None) -> np.ndarray
 
 
 def read_cells(path: Path) -> list[list[str]]:
-    """The fields of every row, a header included, all rows of one length."""
+    """The fields of every row that has any, a header included, all rows of one length."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise PosterityError(f"{path} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
         raise PosterityError(f"{path} cannot be read as text, save it as UTF-8: {error}") from error
-    lines = [line for line in text.splitlines() if line.strip()]
-    delimiter = max(",;\t", key=lines[0].count) if lines else ","
-    try:
-        rows = [[field.strip() for field in row] for row in csv.reader(lines, delimiter=delimiter)]
+    delimiter = max(",;\t", key=text.strip("\r\n ").partition("\n")[0].count)
+    try:  # as one text: where a row ends depends on quotes
+        found = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows = [row for fields in found if any(row := [field.strip() for field in fields])]
     except csv.Error as error:
         raise PosterityError(f"{path} cannot be read as a table: {error}") from error
     for number, row in enumerate(rows, 1):

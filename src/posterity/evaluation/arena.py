@@ -168,6 +168,25 @@ class Arena:
                     training=Training(progress=False),
                 )
         epochs = self._epochs(recipe, options, seed, training)
+        posterior, seconds = self._timed(recipe, options, seed, training, epochs)
+        self.pace.setdefault(recipe.name, seconds / epochs)
+        costs = {"train_seconds": seconds, "memory_mb": state.bytes / 2**20, "stored": stored(posterior)}
+        return posterior, costs, epochs
+
+    def _epochs(self, recipe: Recipe, options: Options, seed: int, training: Training) -> int:
+        """The same for all, or what fits in MAP's time: measured on two epochs."""
+        if self.contest.budget == "equal-epochs" or recipe.name == "map":
+            return self.epochs
+        if recipe.name not in self.pace:
+            self.pace[recipe.name] = self._timed(recipe, options, seed, training, epochs=2)[1] / 2
+        if "map" not in self.pace:
+            raise PosterityError("MAP has failed, so that there is no time to keep to: use the budget equal-epochs")
+        return max(2, round(self.epochs * self.pace["map"] / self.pace[recipe.name]))
+
+    def _timed(
+        self, recipe: Recipe, options: Options, seed: int, training: Training, epochs: int
+    ) -> tuple[Posterior, float]:
+        """A fit, and the seconds it took."""
         start = time.perf_counter()
         posterior = fit(
             self._network,
@@ -178,31 +197,7 @@ class Arena:
             seed=seed,
             training=training,
         )
-        seconds = time.perf_counter() - start
-        self.pace.setdefault(recipe.name, seconds / epochs)
-        costs = {"train_seconds": seconds, "memory_mb": state.bytes / 2**20, "stored": stored(posterior)}
-        return posterior, costs, epochs
-
-    def _epochs(self, recipe: Recipe, options: Options, seed: int, training: Training) -> int:
-        """The same for all, or what fits in MAP's time: measured on two epochs."""
-        if self.contest.budget == "equal-epochs" or recipe.name == "map":
-            return self.epochs
-        if recipe.name not in self.pace:
-            start = time.perf_counter()
-            pair = self.dataset.training()
-            fit(
-                self._network,
-                recipe.make(options),
-                pair,
-                epochs=2,
-                members=recipe.members,
-                seed=seed,
-                training=training,
-            )
-            self.pace[recipe.name] = (time.perf_counter() - start) / 2
-        if "map" not in self.pace:
-            raise PosterityError("MAP has failed, so that there is no time to keep to: use the budget equal-epochs")
-        return max(2, round(self.epochs * self.pace["map"] / self.pace[recipe.name]))
+        return posterior, time.perf_counter() - start
 
     def _network(self) -> nn.Module:
         return models.make(self.model, self.dataset)

@@ -1,4 +1,4 @@
-"""How much would a figure change with another test set? The bootstrap (Efron 1979), all resamples at once.
+"""How much a figure would change with another test set: the bootstrap (Efron 1979), all resamples at once.
 
 Drawing n examples with replacement is the same as giving each a multinomial count, and every metric here takes counts
 as weights; so one call with a matrix [resamples, n] gives all resampled figures.

@@ -1,7 +1,7 @@
 """Chains for those who look at them: what the report shows of a posterior that has chains, and the way to ArviZ.
 
 R̂, effective sample size and disagreement are those of ``posterity.evaluation.diagnostics``, here as quantiles over
-held-out predictions: one prediction that does not mix hides behind a median, and a maximum says nothing of the rest.
+held-out predictions: a median hides one prediction that does not mix, and a maximum says nothing of the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from posterity.types import Batch, PosterityError
 __all__ = ["RHAT_LEVELS", "chain_details", "has_chains", "to_arviz"]
 
 RHAT_LEVELS = (0.5, 0.95, 1.0)
-"""Quantiles of R̂ that are told, the worst last; those of the effective sample size are their mirror images."""
+"""The quantiles of R̂ that are shown, the worst last; those of the effective sample size are their mirror images."""
 _INPUTS = 200
 _LENGTH = 200
 

@@ -1,4 +1,4 @@
-"""What the metrics accept, checked once at the border; and the weighted mean they all are made of.
+"""What the metrics accept, checked once at the border; and the weighted mean that they are all made of.
 
 Every metric takes ``weights`` [..., n]: how often each example counts. None is once each; a matrix of multinomial
 counts is a bootstrap (``posterity.evaluation.bootstrap``), and gives one figure a row.

@@ -33,7 +33,7 @@ class ClassJudge:
         self.bins = bins
 
     def rows(self, prediction: Classification, targets: Tensor) -> tuple[Classification, Tensor, int]:
-        """One for each class: the words of a sentence and the pixels of an image are judged one by one."""
+        """One row for each label: the words of a sentence and the pixels of an image are judged one by one."""
         positions = prediction.probs.shape[1:-1]
         if not positions:
             return prediction, targets, 1

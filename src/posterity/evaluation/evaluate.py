@@ -97,7 +97,10 @@ def _judge(posterior: Posterior, data: Any, bins: int) -> Judge:
 def _all(
     groups: list[tuple[tuple[int, ...], Figures]], resamples: int, seed: int
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """Every figure, and its values on resampled data; groups of the same sizes are resampled alike."""
+    """Every figure, and its values on resampled data; groups of the same sizes are resampled alike.
+
+    Where there are out-of-distribution sets, ``ood_auroc`` is the mean of their AUROC by entropy.
+    """
     figures: dict[str, float] = {}
     replicates: dict[str, list[float]] = {}
     for sizes, function in groups:
@@ -105,7 +108,12 @@ def _all(
         if resamples:
             found = bootstrap(function, sizes, resamples, generator_for(seed))
             replicates |= {name: values.tolist() for name, values in found.items()}
-    return _with_mean(figures), _with_mean_replicates(replicates)
+    entropies = [name for name in figures if name.endswith("/auroc_entropy")]  # one an out-of-distribution set
+    if entropies:
+        figures["ood_auroc"] = sum(figures[name] for name in entropies) / len(entropies)
+    if entropies and resamples:
+        replicates["ood_auroc"] = torch.tensor([replicates[name] for name in entropies]).mean(0).tolist()
+    return figures, replicates
 
 
 def _named(name: str, inside: Gathered, outside: Gathered) -> Figures:
@@ -114,17 +122,6 @@ def _named(name: str, inside: Gathered, outside: Gathered) -> Figures:
         return {f"{name}/{key}": value for key, value in found.items()}
 
     return by_example(figures, inside, outside)
-
-
-def _with_mean(figures: dict[str, float]) -> dict[str, float]:
-    """With the entropy's AUROC averaged over out-of-distribution sets, where there are any."""
-    values = [value for name, value in figures.items() if name.endswith("/auroc_entropy")]
-    return figures | ({"ood_auroc": sum(values) / len(values)} if values else {})
-
-
-def _with_mean_replicates(replicates: dict[str, list[float]]) -> dict[str, list[float]]:
-    columns = [values for name, values in replicates.items() if name.endswith("/auroc_entropy")]
-    return replicates | ({"ood_auroc": torch.tensor(columns).mean(0).tolist()} if columns else {})
 
 
 def _outside(posterior: Posterior, name: str, other: Any, draws: int, judge: Judge, spec: InputSpec) -> Gathered:

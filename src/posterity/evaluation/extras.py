@@ -1,4 +1,4 @@
-"""What only a comparison's report shows of a posterior: pictures, sentences, decision surfaces, what it costs."""
+"""What only a comparison's report shows of a posterior: pictures, sentences, decision surfaces, costs."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def surface(posterior: Posterior, dataset: DataSet, draws: int) -> dict[str, Any
     grid = torch.cartesian_prod(x, y).to(posterior.device)
     prediction = posterior.predict(grid, draws, keep_samples=True)
     assert isinstance(prediction, Classification)
-    labels = torch.empty(0) if prediction.samples is None else prediction.samples[:_DRAWN, :, 1]
+    assert prediction.samples is not None  # they were asked for
     shown = torch.linspace(0, len(dataset.test[1]) - 1, min(300, len(dataset.test[1]))).long()
     return {
         "x": x.tolist(),
         "y": y.tolist(),
         "probability": _table(prediction.probs[:, 1]),
         "entropy": _table(prediction.entropy),
-        "draws": [_table(draw) for draw in labels],
+        "draws": [_table(draw) for draw in prediction.samples[:_DRAWN, :, 1]],
         "points": dataset.test[0][shown].tolist(),
         "labels": dataset.test[1][shown].tolist(),
     }
@@ -71,8 +71,8 @@ def _shown(dataset: DataSet, pixels: Standardiser | None, example: Tensor) -> di
         return {"text": dataset.vocabulary.decode(example)}
     if pixels is None:
         return {"values": [round(v, 3) for v in example.flatten()[:20].tolist()]}
-    grey = (pixels.invert(example[None])[0].clamp(0, 1) * 255).round().byte().permute(1, 2, 0).contiguous()
-    return {"picture": {"shape": list(grey.shape), "bytes": base64.b64encode(grey.numpy().tobytes()).decode()}}
+    picture = (pixels.invert(example[None])[0].clamp(0, 1) * 255).round().byte().permute(1, 2, 0).contiguous()
+    return {"picture": {"shape": list(picture.shape), "bytes": base64.b64encode(picture.numpy().tobytes()).decode()}}
 
 
 def _table(values: Tensor) -> list[list[float]]:

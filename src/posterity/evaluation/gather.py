@@ -28,7 +28,7 @@ class Judge(Protocol):
     """What differs between classes and numbers."""
 
     def rows(self, prediction: Any, targets: Tensor) -> tuple[Any, Tensor, int]:
-        """A row for what is judged by itself, an example or each of its positions; and how many an example has."""
+        """A row for all that is judged by itself, an example or each of its positions; and how many an example has."""
         ...
 
     def light(self, prediction: Any) -> Any:
@@ -92,7 +92,7 @@ class Gathered:
 
 
 def by_example(figures: Figures, *gathered: Gathered) -> Figures:
-    """Figures of weights of rows as those of weights of examples, those of each data set after the other's."""
+    """Figures as a function of the weights of examples instead of rows; several data sets follow one another."""
 
     def of(weights: Tensor | None) -> dict[str, Tensor]:
         if weights is None:

@@ -35,7 +35,7 @@ class RealJudge:
         self.shift = torch.zeros(1) if shift is None else shift.double().cpu().reshape(-1)
 
     def rows(self, prediction: Regression, targets: Tensor) -> tuple[Regression, Tensor, int]:
-        """One for each example, whose numbers are judged together."""
+        """One row for each example, whose numbers are judged together."""
         return prediction, targets, 1
 
     def light(self, prediction: Regression) -> Regression:

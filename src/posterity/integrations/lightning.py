@@ -21,7 +21,7 @@ Your loss must be a mean over examples, as ``F.cross_entropy`` is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from posterity.calling import InputSpec, as_batch, map_batch
 from posterity.methods import Method
-from posterity.optim.schedules import Pace, schedule
+from posterity.optim.schedules import ByStep, Pace, schedule
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams
@@ -80,7 +80,7 @@ class Bayesian(Callback):
             raise PosterityError(f"{likelihood!r} learns its noise, which a Trainer does not: give the std")
         self.method, self.network, self.likelihood, self.lr, self.seed = method, network, likelihood, lr, seed
         self.run: Run | None = None
-        self._pace: tuple[Callable[[int], float], Callable[[int], float]]
+        self._pace: ByStep
         self._brings_optimizer = False
         self._restored: dict[str, Any] = {}
 
@@ -111,8 +111,7 @@ class Bayesian(Callback):
                 "leave accumulate_grad_batches at 1"
             )
         own = self.method.schedule(plan) or Pace()
-        cosine = schedule("cosine")
-        self._pace = (own.lr or (lambda step: cosine.factor(step, plan)), own.temperature or (lambda step: 1.0))
+        self._pace = own.by_step(schedule("cosine"), plan)
         self.run = Run(module, optimizer, self.method.collector(module, plan), plan, streams)
         if self._restored:
             self.run.step = self._restored["step"]
@@ -173,7 +172,7 @@ class Bayesian(Callback):
         return {"step": run.step, "collector": run.collector.state_dict(), "streams": run.streams.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Kept until the run is there."""
+        """Keep the state until the run is made."""
         self._restored = state_dict
 
 

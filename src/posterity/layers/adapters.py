@@ -2,7 +2,8 @@
 
     y = W x + b + (alpha/rank) U D x,     D [rank, inputs],  U [outputs, rank]
 
-W and b stay as they are; D starts at random and U at zero, so that at first the network computes exactly what it did.
+W and b stay as they are, and so do the running statistics of BatchNorm layers in a fit; D starts at random and U at
+zero, so that at first the network computes exactly what it did.
 Only D and U need gradients. Every method leaves parameters without gradients alone, so a posterior over such a network
 is one over its adapters: it is as cheap as they are small, and it needs no more than ``posterity.fit``. The same holds
 for adapters that another library has put in.
@@ -18,7 +19,7 @@ from typing import SupportsIndex
 from torch import Tensor, nn
 
 from posterity.layers.select import Which, select
-from posterity.networks import duplicate
+from posterity.networks import duplicate, is_batchnorm
 from posterity.types import PosterityError, check_positive
 
 __all__ = ["Adapted", "adapters", "adapters_off"]
@@ -79,6 +80,8 @@ def adapters(module: nn.Module, rank: int = 8, *, alpha: float | None = None, wh
         raise PosterityError(f"which={which!r} selects no Linear layer, and only those can have adapters")
     net.requires_grad_(False)
     made: dict[int, Adapted] = {}  # a layer that stands in two places keeps standing in both
+    for layer in filter(is_batchnorm, net.modules()):
+        layer.frozen = True  # type: ignore[assignment]  # or the network under the adapters would be another
     for parent in list(net.modules()):
         for name, child in list(parent._modules.items()):
             if id(child) in chosen:

@@ -98,8 +98,8 @@ class Block(nn.Module):
 class Diagonal(Block):
     """Independent weights; how their noise enters a pass is the estimator's matter.
 
-    On a CPU, against a Normal prior, a noisy pass brings the KL with it. That is handed out once, and only while the
-    parameters are still those of the pass; on a GPU the passes over the weights that it saves cost next to nothing.
+    On a CPU, with a Normal prior, a noisy pass brings the KL with it. That KL is handed out once, and only while the
+    parameters are still those of the pass. On a GPU the passes over the weights that this saves cost next to nothing.
     """
 
     _ready: tuple[tuple[float, ...], Tensor] | None = None
@@ -143,9 +143,6 @@ class Diagonal(Block):
         cpu = self.mean.device.type == "cpu" and not torch.compiler.is_compiling()
         return prior if cpu and isinstance(prior, Normal) else None
 
-    def _keep(self, divergence: Tensor) -> None:
-        self._ready = (self._stamp(), divergence)
-
     def _stamp(self) -> tuple[float, ...]:
         """Tells parameters from those of another step; fused optimizers count no versions, so numbers are compared."""
         ends = (p.detach()[i].item() for p in (self.mean, self.log_std) for i in (0, -1))
@@ -164,7 +161,7 @@ class Sampled(Diagonal):
         if prior is None:
             return super().draw()
         weights, divergence = draw_with_kl(self._held(), self.log_std, prior)
-        self._keep(divergence)
+        self._ready = self._stamp(), divergence
         return weights
 
 
@@ -179,7 +176,7 @@ class Local(Diagonal):
         if prior is None:
             return {"_mean": self.mean, "_variance": (2 * self.log_std).exp()}
         mean, variance, divergence = moments_with_kl(self._held(), self.log_std, prior)
-        self._keep(divergence)
+        self._ready = self._stamp(), divergence
         return {"_mean": mean, "_variance": variance}
 
 

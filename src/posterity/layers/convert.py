@@ -1,8 +1,8 @@
 """From any network to a Bayesian one: ``variational`` returns a converted copy, and changes nothing else.
 
-Linear and convolutional layers can take their noise by activations (``"local"``, ``"flipout"``). Everything else
-(recurrent, attention, embeddings, parametrised modules, parameters that several modules share, a user's own) has its
-weights drawn, once a pass; where one of the two was asked for by name, a warning says which weights those are. With
+Linear and convolutional layers can take their noise by activations (``"local"``, ``"flipout"``). All other weights
+(recurrent, attention, embeddings, parametrised modules, parameters that several modules share, a user's own) are drawn
+once a pass; where one of these estimators was asked for by name, a warning says which weights it cannot serve. With
 every std at zero the copy computes exactly what the original does.
 """
 
@@ -58,7 +58,7 @@ class Scheme:
         noisy: The distribution of those whose layers are given means and variances.
         layers: The noisy class of every plain layer that takes those.
         flipped: The noisy class of every plain layer that takes one draw with random signs instead.
-        insists: The estimator that was asked for by name, so that weights it cannot serve are to be spoken of.
+        insists: The estimator that was asked for by name: weights that it cannot serve are then reported.
     """
 
     drawn: Family = Sampled
@@ -142,7 +142,7 @@ def convert(net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: P
 
 
 def scheme(estimator: str, family: str | Family) -> Scheme:
-    """What the names stand for; names that do not exist or do not fit together are refused."""
+    """The scheme that these names stand for; unknown names, and names that do not go together, are refused."""
     if estimator not in ESTIMATORS:
         raise PosterityError(f"unknown estimator {estimator!r}; there are {', '.join(ESTIMATORS)}")
     if isinstance(family, str):

@@ -1,10 +1,16 @@
 """Layers that add their weights' noise to activations, in the place of the plain ones while a network is trained.
 
 A layer of a converted network changes its class and nothing else: its settings, hooks and name stay. For a training
-pass it is given ``weight_mean`` with ``weight_variance`` (local; scaled, if ``weight_scales`` is there, which draws
-scales for so many examples) or ``weight_deviation`` (flipout); without them it is the plain layer. The ``CONSISTENT``
-ones have the noise of one draw of the weights for each example, as a posterior's predictions have: they draw weights
-where rows are tokens, and where a pass calls them more than once (``shared``).
+pass it is given ``weight_mean``, and with it
+
+    local     ``weight_variance``
+    scaled    ``weight_variance`` and ``weight_scales``, a function that draws scales for a number of examples
+    flipout   ``weight_deviation``
+
+Without them it is the plain layer. The ``CONSISTENT`` layers give each example the noise of one draw of the weights, as
+a posterior's predictions have it: they draw weights where rows are tokens, and where a pass calls them more than once
+(``shared``).
+
 Code that reads ``layer.weight`` itself while training is refused: such a layer needs the reparameterised estimator. So
 is a checkpoint inside the network, which runs a layer again when the pass is over.
 """
@@ -101,7 +107,7 @@ class _ConsistentLinear(_LocalLinear):
 
 
 class _Scaled(_Noisy):
-    """Local noise about means that are multiplied by random scales, which every example has its own of."""
+    """Local noise about means that are multiplied by random scales; every example has scales of its own."""
 
     weight_scales: Callable[[int], Tensor] | None = None
     bias_scales: Callable[[int], Tensor] | None = None
@@ -138,25 +144,34 @@ class _FlipoutLinear(_Noisy, nn.Linear):  # type: ignore[misc,override]
         return flipout_linear(input, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation)
 
 
-class _LocalConvolution(_Noisy):
+class _NoisyConvolution(_Noisy):
+    """A convolution of any dimension; what noise a pass has is the subclass's matter."""
+
     def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
-        if self.weight_mean is None or self.weight_variance is None:
+        if self.weight_mean is None:
             self.check_filled()
             return super().forward(input, *output_size, **named)  # type: ignore[misc]
         x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
-        out = local_convolution(x, self.weight_mean, self.weight_variance, self.center, self.bias_variance, geometry)
+        out = self.noisy(x, self.weight_mean, geometry)
         return out if x.ndim == input.ndim else out.squeeze(0)
 
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        """The outputs of a batch whose padding is done."""
+        raise NotImplementedError
 
-class _ScaledConvolution(_Scaled):
+
+class _LocalConvolution(_NoisyConvolution):
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        assert self.weight_variance is not None
+        return local_convolution(x, mean, self.weight_variance, self.center, self.bias_variance, geometry)
+
+
+class _ScaledConvolution(_Scaled, _NoisyConvolution):
     """z ⊙ (x ∗ mean) + √(x² ∗ variance) ⊙ ε, a scale for each filter."""
 
-    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
-        if self.weight_mean is None or self.weight_variance is None or self.weight_scales is None:
-            self.check_filled()
-            return super().forward(input, *output_size, **named)  # type: ignore[misc]
-        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
-        center = torch.convolution(x, self.weight_mean, None, *geometry)
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        assert self.weight_variance is not None and self.weight_scales is not None
+        center = torch.convolution(x, mean, None, *geometry)
         over = [1] * (center.ndim - 2)
         scales = self.weight_scales(len(x))  # a transposed convolution has the same filters for each of its groups
         center = center * scales.repeat(1, center.shape[1] // scales.shape[1]).view(*center.shape[:2], *over)
@@ -164,20 +179,13 @@ class _ScaledConvolution(_Scaled):
         if bias is not None:
             center = center + bias.view(-1, center.shape[1], *over)
         variance = torch.convolution(x * x, self.weight_variance, self.bias_variance, *geometry)
-        out = noised(center, variance.to(center))
-        return out if x.ndim == input.ndim else out.squeeze(0)
+        return noised(center, variance.to(center))
 
 
-class _FlipoutConvolution(_Noisy):
-    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
-        if self.weight_mean is None or self.weight_deviation is None:
-            self.check_filled()
-            return super().forward(input, *output_size, **named)  # type: ignore[misc]
-        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
-        out = flipout_convolution(
-            x, self.weight_mean, self.weight_deviation, self.center, self.bias_deviation, geometry
-        )
-        return out if x.ndim == input.ndim else out.squeeze(0)
+class _FlipoutConvolution(_NoisyConvolution):
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        assert self.weight_deviation is not None
+        return flipout_convolution(x, mean, self.weight_deviation, self.center, self.bias_deviation, geometry)
 
 
 class _ConsistentConvolution(_FlipoutConvolution):
@@ -185,15 +193,14 @@ class _ConsistentConvolution(_FlipoutConvolution):
 
     shared = False
 
-    def forward(self, input: Tensor, *output_size: Any, **named: Any) -> Tensor:
-        if self.weight_mean is None or self.weight_deviation is None or not self.shared:
-            return super().forward(input, *output_size, **named)
-        x, geometry = _prepared(cast(_AnyConvolution, self), input, *output_size, **named)
+    def noisy(self, x: Tensor, mean: Tensor, geometry: Geometry) -> Tensor:
+        if not self.shared:
+            return super().noisy(x, mean, geometry)
+        assert self.weight_deviation is not None
         bias = self.center
         if bias is not None and self.bias_deviation is not None:
             bias = bias + self.bias_deviation
-        out = torch.convolution(x, self.weight_mean + self.weight_deviation, bias, *geometry)
-        return out if x.ndim == input.ndim else out.squeeze(0)
+        return torch.convolution(x, mean + self.weight_deviation, bias, *geometry)
 
 
 _AnyConvolution = nn.modules.conv._ConvNd
@@ -255,7 +262,7 @@ SCALED = _versions(_ScaledLinear, _ScaledConvolution)
 """Layers with local noise about scaled means, by the plain class that they stand in for."""
 
 CONSISTENT = _versions(_ConsistentLinear, _ConsistentConvolution)
-"""Linear local, convolutions flipout, and drawn where these would give one example several draws of the weights."""
+"""Local for Linear, flipout for convolutions; weights are drawn where these would give an example several draws."""
 
 globals().update(
     {  # pickle looks here

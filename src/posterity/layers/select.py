@@ -1,4 +1,4 @@
-"""Which parameters of a network become Bayesian, and what stands against it.
+"""Which parameters of a network become Bayesian, and which networks cannot be converted.
 
 By default all weights: every floating-point parameter that is trained, but for biases and normalisation layers. A
 selection narrows that to modules, by a pattern on their names (``"features.*"``), by their type, or to ``"last"``: the

@@ -82,7 +82,7 @@ class Sparse(Diagonal):
     def clipped(self, mean: Tensor, variance: Tensor) -> dict[str, Tensor]:
         """Moments of the weights that take part in a training pass.
 
-        By numbers and not truth values, by which a CPU multiplies several times as slowly.
+        The masks are numbers: a CPU multiplies by truth values several times as slowly.
         """
         if self.phase == Phase.CLIPPED:
             mean = mean * self.survivors().to(mean)

@@ -24,10 +24,10 @@ class Moped:
     Attributes:
         delta: Each weight's std as a share of its size.
         centred: Centre the prior on the weights, too; it must be a Normal.
-        floor: A smaller weight takes the std of a weight of this size, in the root mean square of its parameter: a std
-            must not be zero. Where weights are to go, 1: those that weight decay has brought to nothing then start as
-            noise, and go at once; with a tiny std their means would soon be far larger than it, by the optimizer's
-            steps alone, and they would stay.
+        floor: A weight smaller than this share of its parameter's root mean square starts with the std of a weight of
+            that size, since a std must not be zero. Use 1 where weights are to be pruned: those that weight decay has
+            brought to nothing then start as noise, and go at once. With a tiny std the optimizer's steps alone would
+            soon make their means far larger than it, and they would stay.
     """
 
     delta: float = 0.1
@@ -55,7 +55,7 @@ class Earlier:
 
 
 Start = float | Moped | Earlier
-"""What says where the stds start."""
+"""From what the stds start: a number, the weights of a trained network, or an earlier posterior."""
 
 
 def initial_std(start: Start, weights: Tensor, name: str) -> Tensor:

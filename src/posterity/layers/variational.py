@@ -56,7 +56,7 @@ class Variational(nn.Module):
         return self._pass(*args, **kwargs)
 
     def _look(self, *args: Any, **kwargs: Any) -> None:
-        """Before the first training pass. What is compiled must not ask whether it was: the answer changes."""
+        """What is done before the first training pass; it is not compiled, since its answer changes once."""
         if not self._looked:
             self._find_shared(*args, **kwargs)
             self._looked = True
@@ -73,7 +73,7 @@ class Variational(nn.Module):
 
     @torch.no_grad()
     def _find_shared(self, *args: Any, **kwargs: Any) -> None:
-        """Tell layers that a pass calls more than once, by a pass of which nothing else is left: they share a draw."""
+        """Mark layers that a pass calls more than once, so that they share a draw, by a pass that leaves no trace."""
         layers = [layer for name in self.swapped if hasattr(layer := self.net.get_submodule(name), "shared")]
         if not layers:
             return
@@ -94,7 +94,7 @@ class Variational(nn.Module):
             return _total([block.kl() for block in self.blocks])
 
     def _whole_precision(self) -> torch.autocast:
-        """What makes weights and densities is not of the network's passes, which alone autocast is for."""
+        """Autocast is for the network's passes; weights and densities are made in whole precision."""
         return torch.autocast(self.blocks[0].mean.device.type, enabled=False)
 
     @torch.no_grad()

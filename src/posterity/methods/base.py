@@ -59,7 +59,7 @@ class Method:
         return duplicate(module)
 
     def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
-        """Refuse, before training, a network of which the posterior could not be had; ``batch`` is the first."""
+        """Refuse, before training, a network whose posterior could not be made; ``batch`` is the first."""
 
     def schedule(self, plan: Plan) -> Pace | None:
         """Learning-rate factor and temperature by step, where the method owns them."""
@@ -105,7 +105,7 @@ class Method:
 
         Args:
             prior: What the tasks before have left, or the base prior of the first.
-            std: The standard deviations to start from, zero where there are none, for methods that start from any.
+            std: The standard deviations to start from, for methods that learn them; zero where there is none.
         """
         return replace(self, prior=prior)
 
@@ -153,7 +153,7 @@ def lr_given_once(own: float | None, plan: Plan, default: float, owner: str) -> 
 
 
 def check_precision(method: Method, module: nn.Module) -> None:
-    """Refuse a network in half precision, before it is trained, where its posterior would be in another."""
+    """Refuse a network in half precision, before it is trained, for methods whose posterior needs more."""
     half = [p.dtype for p in module.parameters() if p.dtype in (torch.float16, torch.bfloat16)]
     if half:
         raise PosterityError(

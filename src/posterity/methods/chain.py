@@ -6,6 +6,8 @@ device, or mapped from a file where it is too large for that. A posterior over t
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posterity.files import make_folder
 from posterity.flat import Layout
 from posterity.methods.base import trainable
 from posterity.posteriors import Empirical
@@ -80,7 +83,18 @@ class Chain:
 
 def _mapped(shape: tuple[int, int], dtype: torch.dtype, folder: Path) -> Tensor:
     """A matrix in a fresh file of ``folder``; the file lives as long as it is needed, and is the user's to remove."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with tempfile.NamedTemporaryFile(dir=folder, prefix="chain-", suffix=".bin", delete=False) as file:
-        name = file.name
-    return torch.from_file(name, shared=True, size=shape[0] * shape[1], dtype=dtype).view(shape)
+        _reserve(file.fileno(), Path(file.name), shape[0] * shape[1] * dtype.itemsize)
+    return torch.from_file(file.name, shared=True, size=shape[0] * shape[1], dtype=dtype).view(shape)
+
+
+def _reserve(handle: int, file: Path, size: int) -> None:
+    """Take all of the room at once: a write into mapped memory that finds the disk full kills the process."""
+    if sys.platform != "linux":  # others have no such call
+        return
+    try:
+        os.posix_fallocate(handle, 0, size)
+    except OSError as error:
+        file.unlink()
+        raise PosterityError(f"{file.parent} has no room for a chain of {size:,} bytes: {error.strerror}") from error

@@ -106,7 +106,7 @@ class Trajectory:
                 self._within[part].lerp_(torch.cat(pieces, out=self._room(part, None)), share)
 
     def _room(self, part: slice, row: Tensor | None) -> Tensor:
-        """Where a deviation is worked out: in the row it ends in, or in the scratch block."""
+        """Where a deviation is worked out: in the row where it is kept, or in the scratch block."""
         return row[part] if row is not None and self._scratch is None else self._scratch[: part.stop - part.start]  # type: ignore[index]
 
     def _grow(self, share: float) -> None:
@@ -193,7 +193,7 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Times:
-    """When to look: after step start + every, start + 2·every, ..."""
+    """When to look at the run: after steps start + every, start + 2·every, ..."""
 
     start: int
     every: int
@@ -208,7 +208,7 @@ class Times:
     ) -> Times:
         """The times of a plan; ``every=None`` is an epoch, or less where that gives fewer than ``wanted`` looks.
 
-        ``names`` are what a method calls the two, for what is refused.
+        ``names`` are what the method calls ``start`` and ``every``, for messages about bad values.
         """
         begin = plan.at(start, names[0])
         if every is None:
@@ -253,7 +253,7 @@ class Snapshots:
             self.trajectory.add(*self.read(run))
 
     def moved_buffers(self, module: nn.Module) -> list[str]:
-        """Buffers beside BatchNorm's that training has changed: no average or refresh covers them."""
+        """Buffers other than BatchNorm's that training has changed: they are neither averaged nor refreshed."""
         now = other_buffers(module)
         return [name for name, before in self.buffers.items() if not torch.equal(now[name], before)]
 

@@ -2,8 +2,8 @@
 
 With cycles of L steps and pos = (step mod L)/L in [0, 1),
 
-    lr(step)          = lr · ½(cos(π pos) + 1)               a large step as a cycle begins, next to none at its end
-    temperature(step) = 0 while pos < explore, T after it    first explore without noise, then sample
+    lr(step)          = lr · ½(cos(π pos) + 1)               a large step as a cycle begins, almost none at its end
+    temperature(step) = 0 while pos < explore, then T        first explore without noise, then sample
 
 and each cycle gives ``samples`` sets of weights, evenly spaced over its sampling part, the last at its end.
 

@@ -3,8 +3,8 @@
     p(y | x) ≈ mean_s p(y | f(x; w ⊙ mask_s)),   mask ~ Bernoulli(1 − rate)
 
 The weights are the MAP weights under dropout noise; a draw is one forward pass with fresh masks. The network's own
-dropout layers are used. A network without any is refused, unless it is said where to put them: ``insert`` names the
-layers (patterns) whose inputs are to be dropped.
+dropout layers are used. A network without any is refused unless ``insert`` says where to put some: patterns for the
+names of the layers whose inputs are to be dropped.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, SupportsIndex, runtime_checkable
+from typing import Protocol, Self, SupportsIndex, cast, runtime_checkable
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -144,23 +144,24 @@ class HWA(Method):
         """Running moments of the means, the mean of the variances, and the last deviations."""
         params = module.mean() if isinstance(module, Variational) else plain_parameters(module)
         path = path_of(params, self.rank, decay=self.decay, within=True)
-        return Snapshots(path, self.times(plan), self.of.moments)  # type: ignore[attr-defined]
+        return Snapshots(path, self.times(plan), cast(HasMoments, self.of).moments)
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
         """The Gaussian of the averages, over the plain network."""
         path = trajectory_of(run)
-        plain = self.of.posterior(run, likelihood, batches).module.to(path.mean.dtype)
-        variance = {
-            "moments": path.variance,
-            "variational": path.within,
-            "mixture": path.variance + path.within,
-        }[self.spread]
-        return with_deviations(plain, likelihood, path.named(path.mean), variance, path)
+        mean, between, within = path.mean, path.variance, path.within
+        plain = self.of.posterior(run, likelihood, batches).module.to(mean.dtype)
+        variance = {"moments": between, "variational": within, "mixture": between + within}[self.spread]
+        return with_deviations(plain, likelihood, path.named(mean), variance, path)
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """The wrapped method's."""
         check_precision(self, module)
         return self.of.prepare(module)
+
+    def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
+        """The wrapped method's."""
+        self.of.check(module, likelihood, batch)
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> Optimizer:
         """The wrapped method's."""

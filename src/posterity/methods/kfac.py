@@ -21,10 +21,11 @@ from typing import ClassVar
 from torch import nn
 
 from posterity import optim
-from posterity.curvature.kfac import Sharing
-from posterity.methods.natural import NaturalGradient
+from posterity.curvature.kfac import KroneckerCapture, Sharing
+from posterity.methods.natural import NaturalGradient, watch_two
+from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams
-from posterity.types import Plan
+from posterity.types import Batch, Plan
 
 __all__ = ["KFAC", "NoisyKFAC"]
 
@@ -50,6 +51,10 @@ class KFAC(NaturalGradient):
     beta2: float = 0.99
     refresh: int = 10
     sharing: Sharing = "expand"
+
+    def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
+        """The factors of two examples."""
+        watch_two(KroneckerCapture, module, likelihood, batch)
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.KFAC:
         """``posterity.optim.KFAC``, or ``NoisyKFAC``."""

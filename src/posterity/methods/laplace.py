@@ -46,11 +46,13 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Normal
 from posterity.run import Run
 from posterity.types import Batch, Params, PosterityError, check_positive
+from posterity.unrolled import explained
 
 __all__ = ["Laplace"]
 
 CURVATURES = ("ggn", "fisher", "empirical")
 PIECE = 500  # examples of one pass when the data comes whole
+_OTHERS = "use linearised=False or structure='last-layer'"
 _RANGE = 16.0  # |log δ| is sought up to here
 
 
@@ -112,7 +114,9 @@ class Laplace(Method):
         structure.add(network, known, few, self._columns(torch.Generator(few.targets.device)))
         if self.linearised and not structure.network_is_linear:
             mean = {name: p.detach().clone() for name, p in network.named_parameters()}
-            LinearDraw(network, mean, {name: mean[name] for name in structure.names})(few.inputs)
+            draw = LinearDraw(network, mean, {name: mean[name] for name in structure.names})
+            with explained("torch cannot make this network linear in its weights", _OTHERS):
+                draw(few.inputs)
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
         """One pass over the data at the trained weights."""

@@ -40,7 +40,7 @@ class Structure(Protocol):
 
     Attributes:
         names: The parameters that the posterior covers, in the order of its vector.
-        network_is_linear: In these parameters, whatever it is in others.
+        network_is_linear: Whether the network is linear in these parameters, whatever it is in others.
     """
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class Structure(Protocol):
         ...
 
     def scale(self, factor: float) -> None:
-        """Take N H times a factor, where the batches were a part of the data."""
+        """Multiply N H by a factor, where the batches were only a part of the data."""
         ...
 
     def decompose(self) -> None:
@@ -86,11 +86,11 @@ class Diagonal:
         self.sum.add_(self.layout.flatten(found), alpha=len(batch.targets))
 
     def scale(self, factor: float) -> None:
-        """The diagonal."""
+        """Of the sum over examples."""
         self.sum.mul_(factor)
 
     def decompose(self) -> None:
-        """It is one."""
+        """Nothing to do: the sum is the spectrum."""
 
     def log_det(self, precision: Precision) -> Tensor:
         """Σ log(N h + δ)."""
@@ -117,7 +117,7 @@ class Kronecker:
         self.count = 0.0
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
-        """Factors are averaged over the data each for itself, as in K-FAC."""
+        """Each factor is averaged over the data by itself, as in K-FAC."""
         own = ggn.kronecker(module, likelihood, batch, columns)
         examples = len(batch.targets)
         self.count += examples
@@ -132,7 +132,7 @@ class Kronecker:
             value.lerp_(own.diagonal[name], share)
 
     def scale(self, factor: float) -> None:
-        """N: the factors are means."""
+        """Only N changes: the factors are means."""
         self.count *= factor
 
     @cached_property
@@ -152,7 +152,7 @@ class Kronecker:
         return self.total
 
     def decompose(self) -> None:
-        """The spectrum serves all δ and the posterior."""
+        """Nothing to do: the spectrum is found when it is first asked for, and serves all δ and the posterior."""
 
     def log_det(self, precision: Precision) -> Tensor:
         """Over the eigenvalues of every block and the diagonal of the rest."""
@@ -196,7 +196,7 @@ class Full:
         self.sum = found.mul_(len(batch.targets)).add_(self.sum)
 
     def scale(self, factor: float) -> None:
-        """The matrix."""
+        """Of the sum over examples."""
         self.sum = self.sum * factor
 
     def _precision(self, precision: Precision) -> Tensor:

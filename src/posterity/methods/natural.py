@@ -7,16 +7,22 @@ statistics are averaged with it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from posterity.calling import call, map_batch
+from posterity.curvature.kfac import KroneckerCapture
+from posterity.curvature.squared import SquareCapture
 from posterity.methods.base import Method, lr_given_once
 from posterity.methods.tempering import stair
+from posterity.networks import duplicate
 from posterity.optim.flat_group import PerWeight
 from posterity.optim.sampled import SampledOptimizer
 from posterity.optim.schedules import Pace
@@ -29,13 +35,14 @@ from posterity.types import (
     Params,
     Plan,
     PosterityError,
+    PosterityWarning,
     check_fraction,
     check_positive,
     check_positive_if_given,
     check_whole,
 )
 
-__all__ = ["NaturalGradient"]
+__all__ = ["NaturalGradient", "watch_two"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,7 +98,7 @@ class NaturalGradient(Method):
         }
 
     def perturb(self, optimizer: Optimizer, weight: float) -> AbstractContextManager[None]:
-        """A draw of the weights, or only a look at the layers."""
+        """A draw of the weights; OGN and K-FAC stay at the mean, and only watch the layers."""
         return cast(SampledOptimizer, optimizer).sampled_weights(weight)
 
     def penalty(self, module: nn.Module, temperature: float) -> float:
@@ -118,3 +125,26 @@ def _terms(shared: Any, each: dict[str, Any], term: Callable[[Any], float | Tens
 
 def _precision(std: Any) -> float | Tensor:
     return (std if isinstance(std, Tensor) else float(std)) ** -2
+
+
+def watch_two(
+    capture: Callable[[nn.Module], SquareCapture | KroneckerCapture],
+    module: nn.Module,
+    likelihood: Likelihood,
+    batch: Batch,
+) -> None:
+    """Refuse a network that does not keep examples first, by a look at two of them alone.
+
+    A whole batch may not show it: sequences may have as many positions as the batch has examples.
+    """
+    network, noise = duplicate(module).eval(), likelihood.trainable()
+    known = likelihood if noise is None else noise.frozen()  # type: ignore[operator]
+    params = [p for p in network.parameters() if p.requires_grad]
+    two = map_batch(batch, lambda t: t[:2].to(params[0].device))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PosterityWarning)  # the optimizer will say it
+        watch = capture(network)
+    with torch.enable_grad(), watch.on():
+        loss = known.loss(call(network, two.inputs), two.targets)
+        found = torch.autograd.grad(loss, params, allow_unused=True)
+    watch.check_complete([p for p, gradient in zip(params, found, strict=True) if gradient is not None])

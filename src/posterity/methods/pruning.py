@@ -18,7 +18,7 @@ finds them. The posterior is the one pruned network, whose zeros ``compress`` ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -74,7 +74,7 @@ class Pruning(Method):
     Attributes:
         keep: The fraction of weights at the end.
         threshold: Weights of at most this magnitude go, whatever ``keep`` would leave.
-        criterion: ``magnitude``, or ``random`` for the baseline's baseline.
+        criterion: ``magnitude``, or ``random``, which magnitude has to beat.
         ramp: ``one-shot``, ``gradual`` or ``iterative``.
         start: When pruning begins, as a fraction of the run.
         stop: When it is complete.
@@ -82,7 +82,8 @@ class Pruning(Method):
         every: Steps between two looks at the ramp, or ``"epoch"``.
         per_layer: Keep the fraction of each layer, rather than of the network.
         whole_units: Prune neurons and filters by their mean score, so that the network gets smaller, not just sparser;
-            the last weight of the network, whose units are its outputs, stays whole.
+            the last weight of the network, whose units are its outputs, stays whole. Mean scores differ more between
+            layers than within one: without ``per_layer`` a layer may lose all of its units.
         regrow: Let gradients move pruned weights until the next pruning.
         zeros_stay: Weights that are zero at the start stay zero: with ``keep=1`` this retrains a network that something
             else has pruned, a SparseVD posterior's mean for one.
@@ -153,6 +154,17 @@ class Pruning(Method):
         weights = masks.weights(dict(run.module.named_parameters())).values()
         return {"sparsity": float(sum((w == 0).sum() for w in weights)) / sum(w.numel() for w in weights)}
 
+    def symptoms(self, run: Run) -> Iterator[str]:
+        """At the end: a layer of which nothing is left, unless its zeros were asked for."""
+        if run.step < run.plan.steps or self.zeros_stay:
+            return
+        for name, zeros in masks.sparsity(trainable(run.module)).items():
+            if zeros == 1:
+                yield (
+                    f"every weight of {name!r} is gone, so that nothing gets through it: keep more, or the same share "
+                    "of each layer (per_layer=True)"
+                )
+
 
 class Pruner:
     """Holds the masks of a run, and the weights to them."""
@@ -163,7 +175,7 @@ class Pruner:
         self.chance: Params = {}
 
     def observe(self, run: Run) -> None:
-        """Prune when it is time to, and else keep at zero what was pruned."""
+        """Prune when it is due; otherwise keep what was pruned at zero."""
         if run.step % self.every == 0 or run.step == run.plan.steps:
             self.prune(run, run.step / run.plan.steps)
         elif not self.method.regrow:

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from torch import nn
 
@@ -82,13 +82,13 @@ class Sampler(Method):
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Empirical:
         """Equal weight on every sample."""
-        return run.collector.posterior(run.module, likelihood, batches)  # type: ignore[attr-defined]
+        return cast(Chain, run.collector).posterior(run.module, likelihood, batches)
 
     def symptoms(self, run: Run) -> Iterator[str]:
         """At the end: too few samples, or a training loss that still falls."""
         if run.step < run.plan.steps:
             return
-        count = run.collector.count  # type: ignore[attr-defined]
+        count = cast(Chain, run.collector).count
         if count < 10:
             yield f"the chain gave {count} samples only: lower thin or burn_in, or train longer"
         kept = self.times(run.plan).start / run.plan.steps_per_epoch

@@ -17,7 +17,7 @@ The posterior is the Gaussian of the survivors, every other weight zero: ``compr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -33,9 +33,11 @@ from posterity.layers.variational import Variational
 from posterity.methods.mean_field import MeanField
 from posterity.methods.tempering import KLSchedule, LinearKL, kl_schedule
 from posterity.optim.schedules import Pace
+from posterity.posteriors import WeightPosterior
+from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import LogUniform, Prior
 from posterity.run import Run
-from posterity.types import Plan, PosterityError, check_fraction, check_positive
+from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive
 
 __all__ = ["SparseVD"]
 
@@ -108,6 +110,12 @@ class SparseVD(MeanField):
             starts[self._finetune_step(plan)] = Phase.FROZEN
         return Phases(starts)
 
+    def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> WeightPosterior:
+        """The Gaussian of the survivors."""
+        posterior = super().posterior(run, likelihood, batches)
+        posterior.pruned = True
+        return posterior
+
     @torch.no_grad()
     def measures(self, run: Run) -> dict[str, float]:
         """KL an example, mean log α, and the share of weights that are gone: of all, and of each parameter."""
@@ -120,7 +128,7 @@ class SparseVD(MeanField):
         return figures | {f"sparsity {name}": float(g.mean()) for name, g in gone.items()}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: nothing left."""
+        """At the end: no weight is left."""
         if run.step >= run.plan.steps and not any(bool(b.survivors().any()) for b in sparse_blocks(run.module)):
             yield (
                 "every weight is gone: the data do not pay for any (random labels?), or the KL came too early; "
@@ -134,7 +142,7 @@ def sparse_blocks(module: nn.Module) -> list[Sparse]:
 
 
 class Phases:
-    """A Collector that gathers nothing: after certain steps it begins a phase."""
+    """A Collector that gathers nothing, but begins a phase after certain steps."""
 
     def __init__(self, starts: dict[int, Phase]) -> None:
         self.starts = starts

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import nn
@@ -99,7 +99,7 @@ class SWA(Method):
     def symptoms(self, run: Run) -> Iterator[str]:
         """At the end: running buffers that no average was taken of."""
         if run.step == run.plan.steps:
-            for name in run.collector.moved_buffers(run.module):  # type: ignore[attr-defined]
+            for name in cast(Snapshots, run.collector).moved_buffers(run.module):
                 yield (
                     f"buffer {name!r} changes during training but is neither averaged nor refreshed: "
                     "every draw uses its last value"
@@ -120,7 +120,7 @@ def path_of(params: Params, rank: int, **options: object) -> Trajectory:
 
 def trajectory_of(run: Run) -> Trajectory:
     """What a run's collector gathered; refused below two snapshots (a run stopped early)."""
-    path: Trajectory = run.collector.trajectory  # type: ignore[attr-defined]
+    path = cast(Snapshots, run.collector).trajectory
     if path.count < 2:
         raise PosterityError(f"the run ended after {path.count} snapshots, but at least two are needed")
     return path

@@ -24,7 +24,7 @@ import copy
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -87,11 +87,9 @@ class SWAG(SWA):
     def symptoms(self, run: Run) -> Iterator[str]:
         """At the end: too few snapshots."""
         yield from super().symptoms(run)
-        if run.step == run.plan.steps and run.collector.trajectory.count < FEW:  # type: ignore[attr-defined]
-            yield (
-                f"the variance comes from {run.collector.trajectory.count} snapshots only: "  # type: ignore[attr-defined]
-                f"lower every or train longer, for {FEW} at least"
-            )
+        count = cast(Snapshots, run.collector).trajectory.count
+        if run.step == run.plan.steps and count < FEW:
+            yield (f"the variance comes from {count} snapshots only: lower every or train longer, for {FEW} at least")
 
 
 def gaussian(module: nn.Module, likelihood: Likelihood, path: Trajectory) -> WeightPosterior:

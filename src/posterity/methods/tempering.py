@@ -98,7 +98,7 @@ _STAIRS = 20
 
 
 def stair(risen: float) -> float:
-    """The part risen, in [0, 1] and in twentieths: a step on a GPU is recorded with its weight, anew for each stair."""
+    """The part risen, in [0, 1], rounded down to twentieths: a recorded step on a GPU is recorded anew at each."""
     return min(1.0, max(0.0, math.floor(_STAIRS * risen + 1e-9) / _STAIRS))
 
 

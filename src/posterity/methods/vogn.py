@@ -28,9 +28,11 @@ from typing import ClassVar
 from torch import nn
 
 from posterity import optim
-from posterity.methods.natural import NaturalGradient
+from posterity.curvature.squared import SquareCapture
+from posterity.methods.natural import NaturalGradient, watch_two
+from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams
-from posterity.types import Plan
+from posterity.types import Batch, Plan
 
 __all__ = ["OGN", "VOGN"]
 
@@ -61,6 +63,10 @@ class VOGN(NaturalGradient):
     beta2: float = 0.999
     momentum_correction: bool = False
     stochastic_batchnorm: bool = False
+
+    def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
+        """The squared gradients of two examples."""
+        watch_two(SquareCapture, module, likelihood, batch)
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.VOGN:
         """``posterity.optim.VOGN``, or ``OGN``."""

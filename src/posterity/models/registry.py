@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from posterity.models.convolutional import alexnet, lenet5, lenet5_caffe, vgg16,
 from posterity.models.dense import lenet_300_100, mlp
 from posterity.models.residual import resnet18
 from posterity.models.text import LSTM, Transformer
-from posterity.types import PosterityError
+from posterity.types import PosterityError, hint
 
 
 def _words(dataset: DataSet) -> int:
@@ -65,9 +64,8 @@ def make(name: str, dataset: DataSet, outputs: int | None = None) -> nn.Module:
         return _own(name, dataset)
     known = name.replace("-", "_")
     if known not in MODELS:
-        near = difflib.get_close_matches(known, MODELS, n=1)
-        hint = f"did you mean {near[0]}" if near else f"there are {', '.join(MODELS)}"
-        raise PosterityError(f"there is no network called {name!r}: {hint}; or give module:function of your own")
+        own = "for your own give module:function"
+        raise PosterityError(f"there is no network called {name!r} ({own}): {hint(known, MODELS)}")
     return MODELS[known](dataset, dataset.outputs if outputs is None else outputs)
 
 

@@ -12,9 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from posterity.data.text import PADDING
 from posterity.types import PosterityError
-
-PADDING = 0
 
 
 def _mean_of_words(states: Tensor, real: Tensor) -> Tensor:

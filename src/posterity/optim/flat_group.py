@@ -48,7 +48,7 @@ class FlatGroup:
         self._views[name] = list(self.layout.unflatten(vector).values())
 
     def put_pair(self, name: str, first: str, second: str) -> None:
-        """Two new vectors of zeros that lie in one tensor [2, weights], which has a name, too."""
+        """Two new vectors of zeros, as the rows of one tensor [2, weights], which has a name of its own."""
         both = self.params[0].new_zeros(2, self.layout.total, requires_grad=False)
         self.put(name, both)
         self.put(first, both[0])

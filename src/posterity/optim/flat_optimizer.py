@@ -19,7 +19,7 @@ from posterity.types import Params, PosterityError
 
 
 class FlatOptimizer(torch.optim.Optimizer):
-    """Param groups laid out flat, with their priors and a generator of noise; steps are the subclass's matter.
+    """Param groups laid out flat, with their priors and a generator of noise; the subclass makes the steps.
 
     Args:
         params: Parameters, named parameters, or param groups; those that need no gradient are left out.
@@ -88,7 +88,7 @@ class FlatOptimizer(torch.optim.Optimizer):
             self.state[p].update({name: flat.views(name)[i] for name in names})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Torch would leave out what is ours, and the copy of a watched module would go unwatched."""
+        """Refuse to be copied: torch would leave out the vectors, and nobody would watch the copy of a module."""
         name = type(self).__name__
         raise PosterityError(f"{name} is copied by making another for the copied weights, and load_state_dict")
 
@@ -99,7 +99,7 @@ class FlatOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state: torch puts new tensors into ``state``, whose values go back into our own."""
+        """Continue from a state: torch puts new tensors into ``state``, and their values are copied into our own."""
         own = {p: dict(self.state[p]) for p in self._trained()}
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         for p, tensors in own.items():

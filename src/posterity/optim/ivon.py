@@ -33,7 +33,7 @@ from posterity.types import PosterityError, check_fraction, check_positive
 
 
 def hessian_step(hessian: Tensor, excess: Tensor, root: Tensor, beta2: float) -> None:
-    """The update of h in place, from ``excess`` = h - ĥ, which is used up, and ``root`` = √(h + δ̃)."""
+    """The update of h in place, from ``root`` = √(h + δ̃) and ``excess`` = h - ĥ, whose memory is reused."""
     rate = 1 - beta2
     hessian.sub_(excess, alpha=rate)
     excess.div_(root)
@@ -111,7 +111,7 @@ class IVON(SampledOptimizer):
 
     @staticmethod
     def _shared_precision(group: Group, delta: float | Tensor) -> float:
-        """δ̃, or what of it all weights have where it differs, h₀ at most: a carried prior would make steps too long."""
+        """δ̃; where it differs by weight the least of it, and at most h₀: a carried prior would make steps too long."""
         if not isinstance(delta, Tensor):
             return delta
         least: float = group["least_precision"] * group["temperature"] / group["num_data"]

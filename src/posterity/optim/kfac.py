@@ -177,22 +177,22 @@ class KFAC(WatchingOptimizer):
         if not self.noisy:
             return super().posterior(module, likelihood)
         module = self._own(module)
-        group, names = self.param_groups[0], {id(p): name for name, p in module.named_parameters()}
-        name = {own: names[id(p)] for own, p in self._parameters.items() if id(p) in names}
-        scale = noise_scale(group)
+        names = {id(p): name for name, p in module.named_parameters()}
+        renamed = {own: names[id(p)] for own, p in self._parameters.items() if id(p) in names}  # as the module has them
+        scale = noise_scale(self.param_groups[0])
         blocks = [
             MatrixBlock(
-                name[block.weight],
-                None if block.bias is None else name[block.bias],
+                renamed[block.weight],
+                None if block.bias is None else renamed[block.bias],
                 block.output.clone(),
                 block.input.clone(),
                 torch.full((len(block.output), len(block.input)), scale).to(block.input),
             )
             for block in self._roots
         ]
-        diagonal = {name[own] for own in self._capture.curvature.diagonal}
-        std = {key: value for key, value in self._stds(module).items() if key in diagonal}
-        mean = {key: p.detach() for key, p in module.named_parameters()}
+        diagonal = {renamed[own] for own in self._capture.curvature.diagonal}
+        std = {name: value for name, value in self._stds(module).items() if name in diagonal}
+        mean = {name: p.detach() for name, p in module.named_parameters()}
         return KroneckerGaussian(module, likelihood or Categorical(), mean, blocks, std)
 
     def _accumulators(self, flat: FlatGroup) -> list[Tensor]:

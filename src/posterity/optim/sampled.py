@@ -88,7 +88,7 @@ class SampledOptimizer(FlatOptimizer):
         self._collect(weight)
 
     def _check_trained(self) -> None:
-        """Refuse what was frozen since, which momentum and prior would move, and what would not be trained."""
+        """Refuse parameters frozen since, which momentum and prior would move, and thawed ones, which would stay."""
         if not all(p.requires_grad for p in self._trained()):
             raise PosterityError("a parameter was frozen after the optimizer was made: make a new one for the others")
         thawed = [p for p in self._left_out if p.requires_grad]  # rarely any, and a group may have been added
@@ -117,7 +117,7 @@ class SampledOptimizer(FlatOptimizer):
         """The means over the passes of this step, as the tensors that processes must average before ``step``.
 
         Args:
-            passes: How many there were, where they were replayed on the device and so not counted here.
+            passes: How many there were; needed where they were replayed on the device, and so were not counted.
         """
         self._entries = self._entries or passes or 0
         if not self._entries:

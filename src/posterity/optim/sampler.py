@@ -58,7 +58,7 @@ class Sampler(Optimizer):
         return {**super().__getstate__(), "generator": self.generator, "_noise": {}}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group as torch does, of weights that one buffer of noise can serve."""
+        """Add a group as torch does; one buffer of noise must be able to serve all of its weights."""
         super().add_param_group(param_group)
         weights = self.param_groups[-1]["params"]
         if any(p.stride() != torch.empty_like(p, device="meta").stride() for p in weights):
@@ -125,7 +125,7 @@ class Sampler(Optimizer):
 
 
 def gradients(params: Tensors) -> Tensors:
-    """Sparse ones, as of an embedding, made whole: noise and prior are everywhere."""
+    """The weights' gradients; sparse ones, as of an embedding, are made dense, since noise acts on every weight."""
     return [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in params if p.grad is not None]
 
 

@@ -1,13 +1,13 @@
 """Learning-rate factors over a run, as small frozen objects: ``factor(step, plan)`` multiplies the base rate.
 
-With t = step/steps in [0, 1):
+With t = step/steps in [0, 1), and cycles of L = ⌈steps/cycles⌉ steps:
 
     Constant        1
     Linear          1 → end
     Cosine          end + (1 − end)·½(1 + cos πt)
     OneCycle        up from 1/25 to 1 over ``warmup`` of the run, then down a cosine to 0
     MultiStep       × gamma at each milestone (a fraction of the run)
-    CyclicalCosine  ½(1 + cos π·mod(step, ⌈K/cycles⌉)/⌈K/cycles⌉): back to 1 at every cycle's start
+    CyclicalCosine  ½(1 + cos(π·mod(step, L)/L)): back to 1 at every cycle's start
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from dataclasses import dataclass
 
 from posterity.types import Plan, PosterityError, check_positive, check_whole
 
-__all__ = ["Constant", "Cosine", "CyclicalCosine", "Linear", "MultiStep", "OneCycle", "Pace", "Schedule", "schedule"]
+__all__ = [
+    "ByStep",
+    "Constant",
+    "Cosine",
+    "CyclicalCosine",
+    "Linear",
+    "MultiStep",
+    "OneCycle",
+    "Pace",
+    "Schedule",
+    "schedule",
+]
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,10 @@ class CyclicalCosine(Schedule):
         return 0.5 * (1 + math.cos(math.pi * self.position(step, plan)))
 
 
+ByStep = tuple[Callable[[int], float], Callable[[int], float]]
+"""The learning-rate factor and the temperature of each step."""
+
+
 @dataclass(frozen=True)
 class Pace:
     """What a method that owns its schedule sets at each step.
@@ -120,6 +135,10 @@ class Pace:
 
     lr: Callable[[int], float] | None = None
     temperature: Callable[[int], float] | None = None
+
+    def by_step(self, chosen: Schedule, plan: Plan) -> ByStep:
+        """Learning-rate factor and temperature; the factor is that of ``chosen`` where the method leaves it open."""
+        return self.lr or (lambda step: chosen.factor(step, plan)), self.temperature or (lambda step: 1.0)
 
 
 _BY_NAME: dict[str, Schedule] = {

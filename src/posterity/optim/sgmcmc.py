@@ -37,7 +37,7 @@ __all__ = ["PSGLD", "SGHMC", "SGLD", "psgld_step", "sghmc_step", "sgld_step"]
 
 
 def sgld_step(params: Tensors, grads: Tensors, noise: Tensors, *, lr: float, weight_decay: float) -> None:
-    """w ← w − lr g − noise, in place; ``noise`` has its size already, and is used up."""
+    """w ← w − lr g − noise, in place; ``noise`` is scaled already, and its memory is reused."""
     torch._foreach_add_(noise, grads, alpha=lr)
     _fused_step(params, noise, [], lr * weight_decay, 0.0)
 
@@ -45,7 +45,7 @@ def sgld_step(params: Tensors, grads: Tensors, noise: Tensors, *, lr: float, wei
 def psgld_step(
     params: Tensors, grads: Tensors, noise: Tensors, denominators: Tensors, *, lr: float, weight_decay: float
 ) -> None:
-    """w ← w − lr g/d − noise/√d with d = ε + √V, in place; ``noise`` has its size already."""
+    """w ← w − lr g/d − noise/√d with d = ε + √V, in place; ``noise`` is scaled already."""
     if weight_decay:
         grads = list(torch._foreach_add(grads, params, alpha=weight_decay))
     torch._foreach_addcdiv_(params, grads, denominators, value=-lr)
@@ -62,7 +62,7 @@ def sghmc_step(
     weight_decay: float,
     friction: float,
 ) -> None:
-    """m ← (1 − friction) m + lr g + noise, w ← w − m, in place: m = −v; ``noise`` has its size, and is used up."""
+    """m ← (1 − friction) m + lr g + noise, w ← w − m, in place: m = −v; the memory of ``noise`` is reused."""
     torch._foreach_add_(noise, grads, alpha=lr)
     _fused_step(params, noise, momenta, lr * weight_decay, 1 - friction)
 
@@ -70,7 +70,7 @@ def sghmc_step(
 def _fused_step(params: Tensors, push: Tensors, momenta: Tensors, decay: float, momentum: float) -> None:
     """m ← momentum·m + push + decay·w, w ← w − m: torch's own SGD step, in one pass over memory.
 
-    It runs through memory without looking at strides, so all tensors must lie there as the weights do.
+    It runs through memory without looking at strides, so all tensors must be laid out as the weights are.
     """
     torch._fused_sgd_(
         params,

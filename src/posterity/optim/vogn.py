@@ -13,9 +13,9 @@ With K draws w ~ q, and ∇ℓᵢ the gradient of example i,
 tempering is the one whose fixed point has the precision N h / τ + δ. With the paper's s ← (1 - τ β₂) s + β₂ ĥ and the
 variance 1 / (N (s + δ̃)) the prior would end up weighted by τ; the two agree at τ = 1 only.
 
-ĥ is exactly the mean of squared per-example gradients, convolution biases and BatchNorm included; what that is in the
-layers before a BatchNorm stands in ``curvature.squared``.
-BatchNorm's scale and shift stay deterministic and without prior unless asked: their noise would be shared by a channel.
+ĥ is exactly the mean of squared per-example gradients, convolution biases and BatchNorm included; what that means in
+layers before a BatchNorm stands in ``curvature.squared``. BatchNorm's scale and shift stay deterministic and without a
+prior unless asked for: their noise would be shared by a whole channel.
 """
 
 from __future__ import annotations

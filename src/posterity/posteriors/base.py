@@ -37,7 +37,7 @@ class Posterior:
         inputs: Shape and type of the inputs it was fitted on, where known.
         seed: Where draws start when no generator is given.
         history: The figures of each epoch of the fit it came from; not stored in files.
-        ways: What prediction has found and kept: the fastest way through this network, its own draws stacked.
+        ways: What prediction has found and kept: the fastest way through this network, and its draws, stacked.
     """
 
     kind: ClassVar[str]
@@ -61,7 +61,7 @@ class Posterior:
 
     @property
     def most_draws(self) -> int | None:
-        """How many draws can be asked for, where there is an end to them."""
+        """How many draws can be asked for, where they are limited."""
         return None
 
     @property
@@ -76,7 +76,7 @@ class Posterior:
     def drawn_outputs(
         self, inputs: Inputs, n: int, generator: torch.Generator | None = None, block: int | None = None
     ) -> Iterator[Tensor]:
-        """What n draws make of the inputs, [some draws, batch, ...] at a time, the inputs in blocks where told."""
+        """What n draws make of the inputs, [some draws, batch, ...] at a time; ``block`` inputs go through at once."""
         size = block or num_examples(inputs)
         for draw in self.draws(n, generator):
             yield torch.cat([draw(part) for part in blocks(inputs, size)])[None]
@@ -125,12 +125,8 @@ class Posterior:
         moved.module = duplicate(self.module).to(device=device, dtype=dtype)
         for name, value in vars(self).items():
             setattr(moved, name, _moved(value, device, dtype) if name != "module" else moved.module)
-        return moved._fresh()
-
-    def _fresh(self) -> Self:
-        """Forget what was measured and kept: for copies that are about to differ."""
-        self.ways = {}
-        return self
+        moved.ways = {}  # other numbers, and other times
+        return moved
 
     def state(self) -> dict[str, Any]:
         """What a file must hold besides the network's code; ``rebuild`` takes it back."""
@@ -162,10 +158,11 @@ class WeightPosterior(Posterior):
     Attributes:
         bank: Buffers of the bank's draws by name, [draws, ...]; empty without BatchNorm.
         banked_in: The kind of device and the precision in which the bank was made; None where that is not known.
+        pruned: Whether the method has decided which weights go, so that ``compress`` takes its zeros as they are.
     """
 
     needs_bank: ClassVar[bool] = True
-    """Whether draws need buffers of their own; not where every point brings its buffers."""
+    """Whether draws of a network with BatchNorm need a bank of buffers; points have buffers of their own."""
 
     def __init__(
         self,
@@ -179,10 +176,11 @@ class WeightPosterior(Posterior):
         super().__init__(module, likelihood, inputs=inputs, seed=seed)
         self.bank: Params = bank or {}
         self.banked_in: str | None = None
+        self.pruned = False
 
     @property
     def most_draws(self) -> int | None:
-        """Those of the bank, where there is one."""
+        """The size of the bank, where there is one."""
         return len(next(iter(self.bank.values()))) if self.bank else None
 
     @property

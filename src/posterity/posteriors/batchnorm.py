@@ -38,7 +38,7 @@ BATCHES = 100
 
 
 def batchnorm_layers(module: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
-    """BatchNorm layers that keep running statistics, by name; those that are frozen need none of each draw."""
+    """BatchNorm layers that keep running statistics, by name, without frozen ones: those are the same for all draws."""
     return {
         name: layer
         for name, layer in module.named_modules()
@@ -83,8 +83,8 @@ def with_bank(posterior: P, batches: Iterable[Batch], draws: int = 32) -> P:
     """The same posterior with a bank of draws whose buffers fit them; itself if the network has no BatchNorm."""
     if not posterior.needs_bank or not batchnorm_layers(posterior.module):
         return posterior
-    banked = copy.copy(posterior)._fresh()
-    banked.bank = {}
+    banked = copy.copy(posterior)
+    banked.bank, banked.ways = {}, {}
     samples = [params for params, _ in banked.samples(draws) or ()]
     each = refreshed(posterior.module, [*samples, posterior.mean()], batches)
     banked.module = duplicate(posterior.module)

@@ -17,7 +17,7 @@ __all__ = ["Empirical", "evenly"]
 
 
 def evenly(count: int, total: int) -> list[int]:
-    """So many of the numbers below ``total``, from the first to the last, since a chain's first ones are all early."""
+    """``count`` of the numbers below ``total``, evenly from first to last: a chain's first states are all early."""
     if count >= total:
         return list(range(total))
     return [round(i * (total - 1) / max(1, count - 1)) for i in range(count)]
@@ -74,7 +74,7 @@ class Empirical(WeightPosterior):
         return ((self._here(self.points[i]), self._here(self.buffers[i])) for i in chosen)
 
     def _here(self, tensors: Params) -> Params:
-        """Points that are kept elsewhere, on the network's device."""
+        """The tensors on the network's device; points may be kept elsewhere."""
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
     def mean(self) -> Params:

@@ -84,7 +84,7 @@ def _packed(posterior: Posterior) -> dict[str, Any]:
         "state": posterior.state(),
     }
     if isinstance(posterior, WeightPosterior):
-        state |= {"bank": posterior.bank, "banked_in": posterior.banked_in}
+        state |= {"bank": posterior.bank, "banked_in": posterior.banked_in, "pruned": posterior.pruned}
     if posterior.parts:
         state["parts"] = [_packed(part) for part in posterior.parts]
     return state
@@ -103,9 +103,9 @@ def _unpacked(state: dict[str, Any], module: nn.Module, own: type[Likelihood] | 
         shapes = tuple(tuple(shape) for shape in state["inputs"]["shapes"])
         posterior.inputs = InputSpec(shapes, tuple(state["inputs"]["dtypes"]))
     posterior.seed = state["seed"]
-    posterior._fresh()
     if isinstance(posterior, WeightPosterior):
         posterior.bank, posterior.banked_in = state["bank"], state.get("banked_in")
+        posterior.pruned = state.get("pruned", False)
     return posterior
 
 

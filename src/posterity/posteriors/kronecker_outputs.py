@@ -22,11 +22,11 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments
+from posterity.calling import arguments, functional_call
 from posterity.posteriors.kronecker import KroneckerGaussian, MatrixBlock
 from posterity.prediction.passes import blocks
 from posterity.types import Inputs, Params
@@ -102,7 +102,7 @@ class KroneckerOutputs:
         shifts = [like.new_zeros(shape) for shape in shapes]
         derivatives = vmap(jacrev(one, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0))
         (d, by_free), (mean, seen) = derivatives(shifts, self.free, arguments(inputs))
-        spread = [by_free[name].flatten(2) * std.flatten() for name, std in self.stds.items()]
+        spread = [by_weight(by_free[name]) * std.flatten() for name, std in self.stds.items()]
         covariance = sum((s @ s.mT for s in spread), torch.zeros(()).to(like))
         for number, (block, layer) in enumerate(zip(self.blocks, self.layers, strict=True)):
             own = [(d[k], seen[k]) for k, used in enumerate(order) if used == number]
@@ -145,3 +145,8 @@ def _rows(layer: Layer, t: Tensor, lead: int) -> Tensor:
     """What leaves a layer, after ``lead`` other dimensions, as [..., positions, features]."""
     channel = -1 if isinstance(layer, nn.Linear) else -1 - len(layer.kernel_size)
     return t.movedim(channel, -1).flatten(lead, -2)
+
+
+def by_weight(jacobian: Tensor) -> Tensor:
+    """Jacobians [batch, outputs, *shape] of one parameter as [batch, outputs, weights], of a single number, too."""
+    return jacobian.reshape(*jacobian.shape[:2], -1)

@@ -12,10 +12,10 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vjp, vmap
+from torch.func import jvp, vjp, vmap
 
-from posterity.calling import arguments
-from posterity.types import Inputs, Params, PosterityError
+from posterity.calling import arguments, functional_call
+from posterity.types import Inputs, Params
 from posterity.unrolled import transformable
 
 __all__ = ["LinearDraw", "LinearDraws"]
@@ -38,7 +38,7 @@ class LinearDraw:
 
 @dataclass(frozen=True, eq=False)
 class LinearDraws:
-    """Several of them, which differ in δ alone: [draws, ...] of each parameter."""
+    """Several such draws, which differ in δ alone; ``shifts`` has it for each parameter, [draws, ...]."""
 
     module: nn.Module
     mean: Params
@@ -68,19 +68,9 @@ def along(module: nn.Module, mean: Params, inputs: Inputs, shift: Params) -> tup
 
 
 def pushed(function: Callable[[Params], Tensor], at: Params, shift: Params) -> tuple[Tensor, Tensor]:
-    """f(w) and J(w) δ; where something has no forward-mode rule, as weight norm, as the derivative of uᵀJ δ by u."""
+    """f(w) and J(w) δ, which is the derivative of uᵀJ δ by u where an operation has no forward-mode rule."""
     try:
         return jvp(function, (at,), (shift,))  # type: ignore[return-value]
     except NotImplementedError:
-        return _pulled_twice(function, at, shift)
-
-
-def _pulled_twice(function: Callable[[Params], Tensor], at: Params, shift: Params) -> tuple[Tensor, Tensor]:
-    out, pull = vjp(function, at)  # type: ignore[misc]
-    try:
+        out, pull = vjp(function, at)  # type: ignore[misc]
         return out, vjp(lambda u: pull(u)[0], torch.zeros_like(out))[1](shift)[0]  # type: ignore[misc]
-    except NotImplementedError as error:
-        raise PosterityError(
-            f"torch cannot make this network linear in its weights ({error}): use linearised=False or "
-            "structure='last-layer'"
-        ) from error

@@ -16,23 +16,23 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, vmap
+from torch.func import jacrev, vmap
 from torch.utils._pytree import tree_map
 
-from posterity.calling import arguments, call, check_finite, map_inputs, num_examples
+from posterity.calling import arguments, call, check_finite, functional_call, map_inputs, num_examples
 from posterity.devices import activation_bytes
 from posterity.last_layer import features, parameter_order
 from posterity.posteriors.base import WeightPosterior
 from posterity.posteriors.gaussian import GaussianPosterior
 from posterity.posteriors.kronecker import KroneckerGaussian
-from posterity.posteriors.kronecker_outputs import KroneckerOutputs
+from posterity.posteriors.kronecker_outputs import KroneckerOutputs, by_weight
 from posterity.posteriors.linear_draws import LinearDraw, LinearDraws
 from posterity.prediction.passes import KEEP, Weights, batched, blocks
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Carried, Normal
 from posterity.types import Inputs, Params, PosterityError, Predictor
-from posterity.unrolled import transformable
+from posterity.unrolled import explained, transformable
 
 __all__ = ["Linearised"]
 
@@ -154,9 +154,13 @@ class Linearised(WeightPosterior):
         inputs = map_inputs(inputs, lambda t: t.to(self.device))
         if self.network_is_linear:
             return self._last_layer(inputs)
-        by_layers = without_jacobians(self.parts[0], inputs)
-        if by_layers is not None:
-            return by_layers
+        self._shape(inputs)  # first without derivatives, which may be at fault below
+        with explained("torch cannot take this network's derivatives by example", "use predict(draws=32)"):
+            by_layers = without_jacobians(self.parts[0], inputs)
+            return self._by_jacobians(inputs) if by_layers is None else by_layers
+
+    def _by_jacobians(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """From the Jacobians of the weights, of some inputs at a time."""
         mean, drawn = self.mean(), self.sample()
         free = {name: m for name, m in mean.items() if drawn[name] is not m}
         held = {name: m for name, m in mean.items() if name not in free}
@@ -235,13 +239,13 @@ def projected(posterior: WeightPosterior, jacobian: Params) -> Tensor:
 
 @projected.register
 def _(posterior: GaussianPosterior, jacobian: Params) -> Tensor:
-    flat = torch.cat([jacobian[name].flatten(2) for name in posterior.bayesian.names], -1)
+    flat = torch.cat([by_weight(jacobian[name]) for name in posterior.bayesian.names], -1)
     return times_root(posterior.q, flat)
 
 
 @projected.register
 def _(posterior: KroneckerGaussian, jacobian: Params) -> Tensor:
-    parts = [jacobian[name].flatten(2) * std.flatten() for name, std in posterior.stds.items()]
+    parts = [by_weight(jacobian[name]) * std.flatten() for name, std in posterior.stds.items()]
     for block in posterior.blocks:
         J = jacobian[block.weight].flatten(3)
         J = J if block.bias is None else torch.cat([J, jacobian[block.bias].unsqueeze(-1)], -1)

@@ -22,9 +22,9 @@ __all__ = ["Mixture"]
 class Mixture(WeightPosterior):
     """Equal weight on each of some posteriors over the same network.
 
-    n draws are spread over the parts as evenly as they go, in turn; parts that have fewer distinct draws than their
-    share (points) give each once, so that five points asked for 32 draws are five draws. Beside parts that have more,
-    they give theirs over again, so that all parts keep equal weight. Every draw has the buffers of its part's network.
+    n draws are spread over the parts in turn, as evenly as possible. Parts with fewer distinct draws than their share
+    (points) give each once, so that five points asked for 32 draws are five draws. Beside parts that have more draws,
+    they repeat theirs, so that all parts keep equal weight. Every draw has the buffers of its part's network.
     """
 
     kind = "mixture"
@@ -51,7 +51,7 @@ class Mixture(WeightPosterior):
 
     @property
     def most_draws(self) -> int | None:
-        """As often the draws of the part that has fewest as there are parts."""
+        """The number of parts times the draws of the part that has fewest."""
         each = [part.most_draws for part in self.parts if part.most_draws is not None]
         return len(self.parts) * min(each) if each else None
 
@@ -141,7 +141,7 @@ def _shapes(module: nn.Module) -> dict[str, torch.Size]:
 
 
 def _shared_where_equal(module: nn.Module, first: nn.Module) -> Params:
-    """The buffers of a part's network; one that the first part has, too, as that same tensor, which is not copied."""
+    """The buffers of a part's network; one that equals the first part's is that very tensor, and is kept once."""
     known = dict(first.named_buffers())
     return {name: known[name] if torch.equal(b, known[name]) else b for name, b in module.named_buffers()}
 

@@ -28,7 +28,7 @@ def hold_padding(posterior: Posterior, rows: Iterable[PaddingRow]) -> None:
 
 @singledispatch
 def _hold(posterior: Posterior, row: PaddingRow) -> None:
-    """Nothing where the noise spares the row anyway; the factor of a full covariance must stay invertible."""
+    """Nothing by default: samplers spare the row themselves, and the factor of a full covariance stays invertible."""
 
 
 @_hold.register

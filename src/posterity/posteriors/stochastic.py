@@ -24,7 +24,7 @@ __all__ = ["Stochastic", "dropout_rates", "with_dropout"]
 
 _INSERTED = "input_dropout"
 _LEFT_ON = (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.RNNBase, nn.TransformerEncoderLayer)
-"""What training mode changes by dropout alone; torch's fused encoder layer, in eval mode, would pass over it."""
+"""Layers that training mode changes by dropout alone; torch's fused encoder layer would skip it in eval mode."""
 
 
 def dropout_rates(module: nn.Module) -> dict[str, float]:

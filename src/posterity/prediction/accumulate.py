@@ -8,7 +8,6 @@ exchangeable), the moments use all. Outputs in half precision are summed in sing
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,25 +19,29 @@ from posterity.probability.simplex import entropy, moments
 COMPONENTS = 256
 
 
-class Accumulator(Protocol):
+class Accumulator:
     """Takes chunks of outputs [draws, batch, ...] and ends in a Prediction."""
+
+    def __init__(self, likelihood: Likelihood, keep_samples: bool) -> None:
+        self.likelihood, self.keep_samples = likelihood, keep_samples
+        self.moments = _Moments()  # of the probabilities, or of E[y | f]
 
     @property
     def count(self) -> int:
         """Draws so far."""
-        ...
+        return self.moments.count
+
+    def error(self) -> Tensor | float:
+        """The largest standard error of a probability, or of a mean, so far."""
+        return self.moments.error()
 
     def add(self, outputs: Tensor) -> None:
         """Take in a chunk of draws."""
-        ...
-
-    def error(self) -> Tensor | float:
-        """The largest standard error of the mean so far."""
-        ...
+        raise NotImplementedError
 
     def finish(self) -> Prediction:
         """The prediction of all draws so far."""
-        ...
+        raise NotImplementedError
 
 
 def accumulator(likelihood: Likelihood, keep_samples: bool = False) -> Accumulator:
@@ -71,19 +74,13 @@ class _Moments:
         return (self.variance.amax() / (self.count - 1)).sqrt()
 
 
-class ClassAccumulator:
-    """Σp, Σp² and ΣH[p] over draws."""
+class ClassAccumulator(Accumulator):
+    """Mean and variance of the probabilities, and ΣH[p], over draws."""
 
     def __init__(self, likelihood: Likelihood, keep_samples: bool) -> None:
-        self.likelihood = likelihood
-        self.moments = _Moments()
+        super().__init__(likelihood, keep_samples)
         self.entropies: Tensor | float = 0.0
-        self.kept: list[Tensor] | None = [] if keep_samples else None
-
-    @property
-    def count(self) -> int:
-        """Draws so far."""
-        return self.moments.count
+        self.kept: list[Tensor] = []
 
     def add(self, outputs: Tensor) -> None:
         """Take in logits [draws, batch, classes]."""
@@ -92,37 +89,29 @@ class ClassAccumulator:
         probs = self.likelihood.probs(outputs.flatten(0, 1)).unflatten(0, outputs.shape[:2])
         self.moments.add(probs)
         self.entropies = self.entropies + entropy(probs).sum(0)
-        if self.kept is not None:
+        if self.keep_samples:
             self.kept.append(probs)
-
-    def error(self) -> Tensor | float:
-        """The largest standard error of a probability."""
-        return self.moments.error()
 
     def finish(self) -> Classification:
         """Probabilities, mean entropy and variance over all draws."""
-        samples = torch.cat(self.kept) if self.kept is not None else None
-        mean, count = self.moments.mean, self.count
         return Classification(
-            count, samples, self.error(), mean, torch.as_tensor(self.entropies) / count, self.moments.variance
+            draws=self.count,
+            samples=torch.cat(self.kept) if self.keep_samples else None,
+            error=self.error(),
+            probs=self.moments.mean,
+            aleatoric=torch.as_tensor(self.entropies) / self.count,
+            variance=self.moments.variance,
         )
 
 
-class RealAccumulator:
-    """Moments of E[y | f], the mean noise variance, and the first draws whole."""
+class RealAccumulator(Accumulator):
+    """Moments of E[y | f], the sum of the noise variances, and the first draws whole."""
 
     def __init__(self, likelihood: Likelihood, keep_samples: bool) -> None:
-        self.likelihood = likelihood
-        self.moments = _Moments()
+        super().__init__(likelihood, keep_samples)
         self.noise: Tensor | float = 0.0
         self.limit = math.inf if keep_samples else COMPONENTS
-        self.keep_samples = keep_samples
         self.components: list[Tensor] = []
-
-    @property
-    def count(self) -> int:
-        """Draws so far."""
-        return self.moments.count
 
     def add(self, outputs: Tensor) -> None:
         """Take in outputs [draws, batch, ...]."""
@@ -133,23 +122,18 @@ class RealAccumulator:
         self.moments.add(self.likelihood.mean(outputs))
         self.noise = self.noise + self.likelihood.variance(outputs).sum(0)
 
-    def error(self) -> Tensor | float:
-        """The largest standard error of a mean."""
-        return self.moments.error()
-
     def finish(self) -> Regression:
         """Mean, noise and spread over all draws."""
         components = torch.cat(self.components)
-        noise = torch.as_tensor(self.noise) / self.count
         return Regression(
-            self.count,
-            components if self.keep_samples else None,
-            self.error(),
-            self.moments.mean,
-            noise,
-            self.moments.variance,
-            components,
-            self.likelihood,
+            draws=self.count,
+            samples=components if self.keep_samples else None,
+            error=self.error(),
+            mean=self.moments.mean,
+            aleatoric=torch.as_tensor(self.noise) / self.count,
+            epistemic=self.moments.variance,
+            components=components,
+            likelihood=self.likelihood,
         )
 
 

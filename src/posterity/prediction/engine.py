@@ -24,7 +24,7 @@ from posterity.types import Inputs, PosterityError
 __all__ = ["predict"]
 
 _IN_TURN = RLock()
-"""A pass puts a draw's weights into the network itself, and dropout draws from torch's one generator: threads wait."""
+"""Threads take turns: a pass puts a draw's weights into the network itself, and dropout uses torch's one generator."""
 
 
 @torch.no_grad()

@@ -126,7 +126,7 @@ def _shared_noise(map_: Callable[[Tensor], Tensor], x: Moments) -> Moments:
 
 
 def _both(function: Callable[..., Tensor]) -> Callable[..., Moments]:
-    """What only moves numbers about does the same to means and variances."""
+    """A function that only rearranges numbers acts alike on means and variances."""
 
     def rule(x: Moments, *args: Any, **kwargs: Any) -> Moments:
         return Moments(function(x.mean, *args, **kwargs), function(x.variance, *args, **kwargs))
@@ -161,7 +161,7 @@ def _divide(x: Any, y: Any) -> Moments:
 
 
 def _attribute(x: Moments, name: str) -> Any:
-    """A shape or a type is the mean's; the tensor turned over (``x.mT``) has a variance, too."""
+    """A shape or a type is that of the mean; a transposed tensor (``x.mT``) has a variance, too."""
     value = getattr(x.mean, name)
     return Moments(value, getattr(x.variance, name)) if isinstance(value, Tensor) else value
 

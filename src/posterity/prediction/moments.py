@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from posterity.calling import arguments
 from posterity.prediction.accumulate import accumulator
@@ -124,7 +125,7 @@ class Propagation(fx.Interpreter):
         if not _random(args, kwargs) and not any(f"{target}.{name}" in self.spread for name in own):
             return layer(*args, **kwargs)
         rule = next((rule for kinds, rule in LAYERS.items() if isinstance(layer, kinds)), None)
-        if rule is None:
+        if rule is None or is_parametrized(layer):  # its weight is a function of the random ones
             raise PosterityError(f"moments cannot pass through {type(layer).__name__} at {target!r}: use draws=32")
         center = {name: self.mean[f"{target}.{name}"] for name in own}
         return rule(layer, as_moments(args[0]), LayerWeights(center, own))

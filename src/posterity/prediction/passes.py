@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from posterity.calling import InputSpec, arguments, call, map_inputs, num_examples
+from posterity.calling import InputSpec, arguments, call, functional_call, map_inputs, num_examples
 from posterity.devices import activation_bytes
 from posterity.probability.likelihoods import Likelihood
 from posterity.recorded import Recorded
@@ -47,7 +47,7 @@ class DrawsFunctions(Protocol):
 
     @property
     def most_draws(self) -> int | None:
-        """How many draws can be asked for, where there is an end to them."""
+        """How many draws can be asked for, where they are limited."""
         ...
 
     def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[Predictor]:
@@ -176,7 +176,7 @@ class Passes:
         return outputs
 
     def way(self, posterior: DrawsFunctions, inputs: Inputs, count: int) -> Way:
-        """The way told, or the fastest of those worth trying, timed once for about so many inputs."""
+        """The way asked for, or the fastest of those worth trying, timed once for about so many inputs."""
         if self.compute.batched is not None:
             return self._largest(self.compute.batched, inputs)
         if count < self.chunk or not self.vmappable:
@@ -251,8 +251,8 @@ def _stacked_outputs(module: nn.Module, stacked: Weights, inputs: Inputs) -> Ten
 
 
 def _is_shared(stacked: Tensor) -> bool:
-    """Whether it is one tensor, repeated without a copy."""
-    return len(stacked) > 1 and stacked.stride(0) == 0
+    """Whether it is one tensor, alone or repeated without a copy."""
+    return len(stacked) == 1 or stacked.stride(0) == 0
 
 
 def _join(parts: list[Tensor], dim: int) -> Tensor:

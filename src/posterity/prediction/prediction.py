@@ -51,7 +51,7 @@ class Prediction:
         return float(self.error)
 
     def columns(self) -> dict[str, Tensor]:
-        """One row an input: what a table or a file shows."""
+        """What a table or a file shows of a prediction: one row an input."""
         raise NotImplementedError
 
     def log_prob(self, targets: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Prediction:
         return {name: column.cpu().numpy() for name, column in self.columns().items()}
 
     def _shown(self) -> dict[str, Tensor]:
-        """The columns that a glance is worth, of every input, without those that take a search."""
+        """The columns for a quick look: all but those that take a search, as quantiles do."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -92,7 +92,13 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Classification(Prediction):
-    """Class probabilities and their decomposition. All entropies in nats."""
+    """Class probabilities and their decomposition. All entropies in nats.
+
+    Attributes:
+        probs: p̄, the mean over draws, [batch, ..., classes].
+        aleatoric: Mean entropy over draws, [batch, ...].
+        variance: Variance of each class probability over draws, [batch, ..., classes].
+    """
 
     probs: Tensor
     aleatoric: Tensor

@@ -1,4 +1,4 @@
-"""Likelihoods of one of C classes: over all of them, or over those of the head that is asked."""
+"""Likelihoods of one of C classes: over all classes, or over those of one head."""
 
 from __future__ import annotations
 

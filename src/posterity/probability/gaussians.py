@@ -41,7 +41,7 @@ class DiagonalNormal:
         return self.std.square()
 
     def log_det(self) -> Tensor:
-        """Of the covariance, its logarithm."""
+        """The log determinant of the covariance."""
         return 2 * self.std.log().sum()
 
     def log_prob(self, weights: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class FullNormal:
         return self.scale_tril.square().sum(-1)
 
     def log_det(self) -> Tensor:
-        """Of the covariance, its logarithm."""
+        """The log determinant of the covariance."""
         return 2 * self.scale_tril.diagonal().log().sum()
 
     def log_prob(self, weights: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class LowRankNormal:
         return self.std.square() + self.scale**2 * self.deviations.to(self.mean).square().sum(0)
 
     def log_det(self) -> Tensor:
-        """Of the covariance, its logarithm: det(D + FFᵀ) = det D · det(I + FᵀD⁻¹F)."""
+        """The log determinant of the covariance: det(D + FFᵀ) = det D · det(I + FᵀD⁻¹F)."""
         factor = self.deviations.to(self.mean) * self.scale / self.std
         inner = torch.eye(len(factor), dtype=factor.dtype, device=factor.device) + factor @ factor.T
         return 2 * self.std.log().sum() + torch.linalg.slogdet(inner).logabsdet

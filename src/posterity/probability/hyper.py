@@ -47,7 +47,7 @@ def hyper_flat(value: Hyper, layout: Layout) -> float | Tensor:
 
 
 def fitting(value: float | Tensor, name: str, shape: Sequence[int]) -> Tensor:
-    """The hyper-parameter of every weight of one parameter; one that has another shape is that of another network."""
+    """The hyper-parameter of every weight of one parameter; one whose shape does not fit is refused."""
     own = torch.as_tensor(value)
     own = own if own.is_floating_point() else own.float()  # in a vector of integers what is given as 0.5 would be 0
     try:

@@ -235,8 +235,18 @@ class Poisson(Likelihood):
 
 
 def infer(targets: Tensor) -> Likelihood:
-    """Categorical for integer targets, Gaussian with learned noise for real ones."""
+    """Categorical for integer targets, Gaussian with learned noise for real ones; one-hot targets are neither."""
+    if targets.is_floating_point() and targets.ndim == 2 and targets.shape[1] > 1 and _one_hot(targets):
+        raise PosterityError(
+            "the targets are one-hot rows, which stand for classes: give their numbers, targets.argmax(1), or say what "
+            "they are with likelihood="
+        )
     return Gaussian() if targets.is_floating_point() else Categorical()
+
+
+def _one_hot(targets: Tensor) -> bool:
+    ones = targets == 1
+    return bool((ones | (targets == 0)).all()) and bool((ones.sum(1) == 1).all())
 
 
 def pooled(members: Sequence[Likelihood]) -> Likelihood:

@@ -45,31 +45,37 @@ def as_rich(results: Mapping[str, Any]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    names = columns(results)
+    names, lines = columns(results), standings(results)
     table = Table(
-        box=SIMPLE_HEAD,  # narrow, so that all columns fit 80 characters
-        collapse_padding=True,
-        pad_edge=False,
+        box=SIMPLE_HEAD,
+        padding=0,  # so that all columns fit 80 characters
+        show_edge=False,
         title=f"{escape(results['title'])}: ranked by NLL; {_BEST} best, {_TIED} tied with it",
         title_justify="left",
         caption_justify="left",
         min_width=None if names else 72,  # the reasons of failures are as wide as the table, which may have no figure
     )
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", no_wrap=True, min_width=max((len(label(line.name)) for line in lines), default=0))
     for name in names:
-        table.add_column(metric(name).label, justify="right", min_width=5, overflow="fold")
-    for line in standings(results):
+        cells = [_in_two(name, line.cells[name]) for line in lines if name in line.cells]
+        head = metric(name).label.replace(" ", "\n")
+        # No number is broken in two, however narrow the terminal is.
+        width = max(len(part) for text in (head, *cells) for part in text.splitlines())
+        table.add_column(head, justify="right", min_width=width)
+    for line in lines:
         if not line.cells:
             table.caption = f"{table.caption or ''}{label(line.name)} failed: {escape(line.reason)}\n"
             continue
-        cells = [line.cells.get(name) for name in names]
-        texts = [
-            "–" if cell is None else f"{shown(name, cell)} {mark(cell)}".strip()
-            for name, cell in zip(names, cells, strict=True)
-        ]
-        styled = [f"[bold]{t}[/bold]" if c is not None and c.tied else t for t, c in zip(texts, cells, strict=True)]
+        cells = ["–" if name not in line.cells else _in_two(name, line.cells[name]) for name in names]
+        tied = [name in line.cells and line.cells[name].tied for name in names]
+        styled = [f"[bold]{text}[/bold]" if best else text for text, best in zip(cells, tied, strict=True)]
         table.add_row(label(line.name), *styled)
     return table
+
+
+def _in_two(name: str, cell: Cell) -> str:
+    """A marked figure, and its standard error below."""
+    return mark(cell) + shown(name, cell).replace(" ± ", "\n±")
 
 
 def as_markdown(results: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import SupportsIndex
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from posterity.calling import InputSpec, call, check_finite, map_inputs, tensors_of
 from posterity.methods.base import Method
@@ -18,7 +19,14 @@ from posterity.training.loop import Job
 from posterity.training.stream import Resident, Stream
 from posterity.types import Batch, Inputs, PosterityError, check_whole
 
-__all__ = ["check_arguments", "check_data", "check_held", "check_single", "refuse_one_class"]
+__all__ = [
+    "check_arguments",
+    "check_data",
+    "check_held",
+    "check_single",
+    "check_statistics",
+    "refuse_one_class",
+]
 
 
 def refuse_one_class(job: Job) -> None:
@@ -28,6 +36,16 @@ def refuse_one_class(job: Job) -> None:
         raise PosterityError(
             f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
         )
+
+
+def check_statistics(network: nn.Module) -> None:
+    """Refuse a network whose predictions depend on how inputs are cut into batches."""
+    for name, layer in network.named_modules():
+        if isinstance(layer, _BatchNorm) and layer.running_mean is None:
+            raise PosterityError(
+                f"{name or 'the network'} ({type(layer).__name__}) has no running statistics, so that what is "
+                "predicted for an input would depend on the others beside it: make it with track_running_stats=True"
+            )
 
 
 @torch.no_grad()
@@ -59,7 +77,7 @@ def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets
 
 
 def check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> None:
-    """The same of validation data, which would otherwise be met when the first epoch is over."""
+    """``check_data`` for validation data, which would otherwise be looked at only after the first epoch."""
     first = next(iter(held.once()))
     try:
         check_data(network, first, likelihood, held.targets if isinstance(held, Resident) else first.targets)

@@ -70,8 +70,8 @@ def session(device: torch.device) -> Iterator[Ranks]:
         return
     opened = not dist.is_initialized()
     if opened:
-        # Its functions have the default group, as it is on import, for a default argument. Imported later, as torch's
-        # compiler does, they keep the group's threads alive after destroy_process_group, which can abort the exit.
+        # This module's functions take the default group, as it is at import, for a default argument. Imported later, as
+        # torch's compiler does, they keep its threads alive after destroy_process_group, which can abort the exit.
         import_module("torch.distributed.nn")
         # Each group meets under a name of its own: under an old one it would find the addresses of the last, or of
         # the processes in whose place torchrun has started these.

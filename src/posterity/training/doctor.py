@@ -1,7 +1,7 @@
 """Watches a fit and says in one plain line what looks wrong and what to do about it.
 
-A loss that is no number stops the fit; everything else is a warning: what the method itself knows of (``symptoms``:
-collapsed stds, a KL that drowns the likelihood, too few snapshots), and draws that do not differ.
+A loss or a weight that is no number stops the fit; everything else is a warning: what the method itself knows of
+(``symptoms``: collapsed stds, a KL that drowns the likelihood, too few snapshots), and draws that do not differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from posterity.posteriors import Posterior
 from posterity.run import Run
 from posterity.types import Inputs, PosterityError, PosterityWarning
 
-__all__ = ["check_diversity", "check_loss", "check_method"]
+__all__ = ["check_diversity", "check_loss", "check_method", "check_weights"]
 
 
 def check_loss(loss: float, run: Run, checkpoint: Path | None) -> None:
@@ -28,11 +28,26 @@ def check_loss(loss: float, run: Run, checkpoint: Path | None) -> None:
         return
     bad = [name for name, p in run.module.named_parameters() if _broken(p) or (p.grad is not None and _broken(p.grad))]
     where = f"parameter {bad[0]!r} is not finite" if bad else "all parameters are still finite"
-    kept = (
-        f"the last good checkpoint is {checkpoint}" if checkpoint and checkpoint.exists() else "no checkpoint was kept"
-    )
-    clipping = "" if isinstance(run.optimizer, SampledOptimizer) else " or clip=1.0"  # those have no gradient to clip
-    raise PosterityError(f"the loss became {loss} at step {run.step} ({where}; {kept}): try a lower lr{clipping}")
+    raise PosterityError(f"the loss became {loss} at step {run.step} ({where}; {_kept(checkpoint)}): {_advice(run)}")
+
+
+def check_weights(run: Run, checkpoint: Path | None) -> None:
+    """Stop when the latest update has made a weight no number, which the loss would show one step later."""
+    for name, p in run.module.named_parameters():
+        if p.requires_grad and _broken(p):
+            raise PosterityError(
+                f"parameter {name!r} is not finite after step {run.step} ({_kept(checkpoint)}): {_advice(run)}"
+            )
+
+
+def _kept(checkpoint: Path | None) -> str:
+    there = checkpoint is not None and checkpoint.exists()
+    return f"the last good checkpoint is {checkpoint}" if there else "no checkpoint was kept"
+
+
+def _advice(run: Run) -> str:
+    # Optimizers that sample have no gradient to clip.
+    return "try a lower lr" if isinstance(run.optimizer, SampledOptimizer) else "try a lower lr or clip=1.0"
 
 
 def check_method(method: Method, run: Run) -> None:

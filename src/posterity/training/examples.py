@@ -1,4 +1,4 @@
-"""Whole data sets: read into tensors, split, and told from those that random transforms change at every read."""
+"""Whole data sets: reading them into tensors, splitting them, and seeing whether random transforms change them."""
 
 from __future__ import annotations
 

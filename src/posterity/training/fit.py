@@ -23,7 +23,14 @@ from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams, global_seed
 from posterity.run import Run
-from posterity.training.checks import check_arguments, check_data, check_held, check_single, refuse_one_class
+from posterity.training.checks import (
+    check_arguments,
+    check_data,
+    check_held,
+    check_single,
+    check_statistics,
+    refuse_one_class,
+)
 from posterity.training.config import Callback, Training
 from posterity.training.distributed import Ranks, local_device, session
 from posterity.training.doctor import check_diversity
@@ -64,7 +71,15 @@ def fit(
         seed: All randomness of the fit.
         training: Everything else about the loop.
     """
-    return _fit(module, method, data, likelihood, epochs, members, seed, training or Training(), refuse_one_class)
+    training = training or Training()
+    check_arguments(method, likelihood, epochs, members, seed, training)
+    with _prepared(module, method, data, likelihood, epochs, seed, training) as (job, probe):
+        refuse_one_class(job)
+        if members == 1:
+            return fit_one(probe, job)
+        from posterity.training.restarts import fit_members  # it needs fit_one
+
+        return fit_members(module, probe, job, members)
 
 
 def fit_next(
@@ -78,32 +93,26 @@ def fit_next(
     training: Training,
 ) -> Posterior:
     """``fit`` of one network to the next of a stream of tasks, in which a class may come alone."""
-    return _fit(module, method, data, likelihood, epochs, 1, seed, training, lambda job: None)
+    check_arguments(method, likelihood, epochs, 1, seed, training)
+    with _prepared(module, method, data, likelihood, epochs, seed, training) as (job, probe):
+        return fit_one(probe, job)
 
 
-def _fit(
+@contextmanager
+def _prepared(
     module: nn.Module | Callable[[], nn.Module],
     method: Method,
     data: Any,
     likelihood: Likelihood | None,
     epochs: int | None,
-    members: int,
     seed: int,
     training: Training,
-    check: Callable[[Job], None],
-) -> Posterior:
-    check_arguments(method, likelihood, epochs, members, seed, training)
+) -> Iterator[tuple[Job, nn.Module]]:
+    """The job and the network on its device, while the ranks are open and torch's global generator is forked."""
     seed = int(seed)  # numpy's integers would not go into a file
     device = local_device(training.pick_device())
     with session(device) as ranks, global_seed(seed + ranks.rank, device):
-        network = _made(module)
-        job, probe = _job(network, method, data, likelihood, epochs, seed, training, ranks, device)
-        check(job)
-        if members > 1:
-            from posterity.training.restarts import fit_members  # it needs fit_one
-
-            return fit_members(module, probe, job, members)
-        return fit_one(probe, job)
+        yield _job(_made(module), method, data, likelihood, epochs, seed, training, ranks, device)
 
 
 def _made(module: nn.Module | Callable[[], nn.Module]) -> nn.Module:
@@ -129,11 +138,11 @@ def fit_one(module: nn.Module, job: Job) -> Posterior:
 
 @contextmanager
 def shown(job: Job, title: str) -> Iterator[tuple[Callback, ...]]:
-    """Callbacks of a run: its progress on the one rank that shows any, TensorBoard, and the user's own."""
-    board = (TensorBoard(str(job.training.tensorboard)),) if job.training.tensorboard and job.ranks.writes else ()
+    """Callbacks of a run: progress and TensorBoard, on the one rank that writes, and the user's own."""
     if not job.ranks.writes:
         yield job.training.callbacks
         return
+    board = (TensorBoard(str(job.training.tensorboard)),) if job.training.tensorboard else ()
     with Progress(job.training, job.plan.steps / job.plan.steps_per_epoch, title) as progress:
         yield (progress, *board, *job.training.callbacks)
 
@@ -160,7 +169,7 @@ def finish(run: Run, job: Job) -> Posterior:
     hold_padding(posterior, run.padding)
     first = next(iter(job.stream.once()))
     posterior.inputs, posterior.seed = InputSpec.of(first.inputs), job.seed
-    posterior._fresh()
+    posterior.ways = {}  # a method that has predicted with it did so with another seed's draws
     posterior.history = run.history
     if isinstance(posterior, WeightPosterior):
         posterior = with_bank(posterior, job.stream.once())
@@ -220,6 +229,7 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
     network = copied(module).to(device)
     if not any(p.requires_grad for p in network.parameters()):
         raise PosterityError("the network has no parameter to train")
+    check_statistics(network)
     targets = stream.targets if isinstance(stream, Resident) else batch.targets
     check_data(network, batch, likelihood, targets)
     return network

@@ -4,8 +4,8 @@ For each draw and micro-batch
 
     loss = −mean log p(y | f(x)) + penalty/num_data,
 
-backward, dividing nothing; then one average of the method's statistics over ranks; step; observe. Division by
-``num_data`` happens in this file and nowhere else.
+backward, dividing nothing; then one average of the method's statistics over ranks; step; observe. A penalty is a sum
+over weights, and this is the one place where a fit divides it by ``num_data``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from posterity.calling import call, check_finite, map_batch, map_inputs, num_exa
 from posterity.devices import number
 from posterity.methods.base import Method
 from posterity.networks import train_mode
-from posterity.optim.schedules import Pace, schedule
+from posterity.optim.schedules import ByStep, Pace, schedule
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
 from posterity.training.checkpoint import Checkpoint, set_global_generators
 from posterity.training.config import Callback, Training
 from posterity.training.distributed import Ranks
-from posterity.training.doctor import check_loss, check_method
+from posterity.training.doctor import check_loss, check_method, check_weights
 from posterity.training.recording import Found, RecordedGradients
 from posterity.training.stream import Stream
 from posterity.training.watch import Watch
@@ -87,10 +87,12 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
                 _end_epoch(run, job, watch, callbacks)
             if checkpoint.due(run.step):
                 check_loss(watch.last, run, checkpoint.path)
+                check_weights(run, checkpoint.path)
                 checkpoint.save(run, job.device)
             if run.step == job.plan.steps or watch.stopped(run):
                 break
     watch.restore_best(run)
+    check_weights(run, checkpoint.path)
 
 
 def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch, size: float) -> Found:
@@ -166,16 +168,15 @@ def _end_epoch(run: Run, job: Job, watch: Watch, callbacks: tuple[Callback, ...]
         callback.on_epoch(run, figures)
 
 
-def _pace(job: Job) -> tuple[Callable[[int], float], Callable[[int], float]]:
+def _pace(job: Job) -> ByStep:
     """Learning-rate factor and temperature by step: the method's own, or what was asked for; both is an error."""
     own, asked = job.method.schedule(job.plan) or Pace(), job.training.schedule
     if own.lr is not None and asked is not None:
         raise PosterityError(f"{type(job.method).__name__} has a schedule of its own: leave Training(schedule=...) out")
-    chosen = schedule(asked or "cosine")
-    return own.lr or (lambda step: chosen.factor(step, job.plan)), own.temperature or (lambda step: 1.0)
+    return own.by_step(schedule(asked or "cosine"), job.plan)
 
 
-def _set_pace(run: Run, pace: tuple[Callable[[int], float], Callable[[int], float]], rates: list[float]) -> None:
+def _set_pace(run: Run, pace: ByStep, rates: list[float]) -> None:
     factor, run.temperature = pace[0](run.step), pace[1](run.step)
     for group, rate in zip(run.optimizer.param_groups, rates, strict=True):
         group["lr"] = rate * factor
@@ -219,6 +220,7 @@ def _checkpoint(job: Job) -> Checkpoint:
     every = job.plan.count(job.training.checkpoint_every, "checkpoint_every")
     identity = {
         "method": repr(job.method),
+        "likelihood": repr(job.likelihood),
         "num_data": job.plan.num_data,
         "steps": job.plan.steps,
         "batch size": job.plan.batch_size,

@@ -1,4 +1,4 @@
-"""What one sees of a fit: a bar on a terminal, a plain line an epoch elsewhere, TensorBoard scalars if asked for."""
+"""What a fit shows: a bar on a terminal, a plain line an epoch elsewhere, TensorBoard scalars if asked for."""
 
 from __future__ import annotations
 

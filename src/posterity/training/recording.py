@@ -19,7 +19,7 @@ from posterity.types import Batch, PosterityError
 __all__ = ["RecordedGradients"]
 
 Found = tuple[Tensor, Tensor | int, int]
-"""The loss of a step, and of its classes how many are told right, and of how many."""
+"""The loss of a step, how many labels were predicted correctly, and how many were predicted."""
 
 
 class RecordedGradients:
@@ -27,7 +27,7 @@ class RecordedGradients:
 
     Args:
         run: Whose parameters get gradients.
-        gradients: ``(batch, size of the whole batch)`` → what was found; backward passes on the way.
+        gradients: ``(batch, size of the whole batch)`` → what was found, with the backward passes done.
     """
 
     def __init__(self, run: Run, gradients: Callable[[Batch, float], Found]) -> None:

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from posterity.calling import arguments, map_inputs
+from posterity.calling import arguments, functional_call, map_inputs
 from posterity.networks import duplicate, is_frozen
 from posterity.posteriors import Mixture, Posterior
 from posterity.probability.likelihoods import Likelihood, pooled
@@ -204,7 +204,7 @@ def _stackable(networks: list[nn.Module], job: Job) -> bool:
 
 @torch.no_grad()
 def _maps(networks: list[nn.Module], inputs: Tensor) -> bool:
-    """Whether the networks' own code allows it: not where it draws dropout masks, or asks what a number is."""
+    """Whether the networks' own code can be stacked: not where it draws dropout masks, or branches on values."""
     try:
         Stacked(networks)(inputs[:1].repeat_interleave(len(networks), 0))
     except RuntimeError as error:

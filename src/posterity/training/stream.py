@@ -6,9 +6,11 @@ middle of an epoch and two ranks see together what one process would have seen.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import chain, islice
+from operator import length_hint
 from typing import Any, Protocol
 
 import torch
@@ -47,8 +49,8 @@ class Stream(Protocol):
     def epoch(self, index: int) -> Iterator[tuple[Batch, float]]:
         """This rank's part of each batch, and the number of examples whose mean it stands for.
 
-        That is the size of the whole batch. Where batches are the same in every epoch it is their average size: the
-        examples of a small one would otherwise count for more than others, epoch after epoch.
+        That number is the size of the whole batch. Where batches are the same in every epoch it is their average size:
+        the examples of a smaller batch would otherwise count for more than others, epoch after epoch.
         """
         ...
 
@@ -125,7 +127,7 @@ class Resident:
 class FromLoader:
     """A user's DataLoader; every rank takes its rows of each batch, unless the loader's sampler shards already.
 
-    What a sampler draws from torch's global generator, it draws as an epoch begins: from a seed that all ranks share.
+    A sampler draws from torch's global generator as an epoch begins, seeded alike on all ranks.
     """
 
     checked = False
@@ -176,8 +178,9 @@ class FromLoader:
             yield map_batch(batch, lambda t: t[self.part]), self.typical or self.copies * len(batch.targets)
 
     def once(self) -> Iterator[Batch]:
-        """The loader's batches, whole; shuffled if it shuffles."""
-        return self._batches(self.whole, -1)
+        """The loader's batches, whole; shuffled if it shuffles. Of one that never ends, an epoch."""
+        batches = self._batches(self.whole, -1)
+        return islice(batches, self.steps_per_epoch) if self.whole is self.loader else batches
 
 
 def _unsharded(loader: DataLoader[Any], batch_size: int) -> DataLoader[Any]:
@@ -229,10 +232,24 @@ def _measure(loader: Iterable[Any], num_data: int | None) -> tuple[int, int, int
         steps, known = len(loader), len(data)  # type: ignore[arg-type]
         smallest = min(size, known - (steps - 1) * size) if size else known // max(1, steps)
     except TypeError:
-        sizes = [len(as_batch(item).targets) for item in loader]
+        sizes = list(_sizes(loader, num_data))
         steps, known, smallest = len(sizes), sum(sizes), min(sizes, default=0)
     if steps == 0 or known == 0:
         raise PosterityError("the loader gives no batches")
     if num_data not in (None, known):
         raise PosterityError(f"num_data={num_data} was given, but the loader's data holds {known} examples")
     return steps, known, size or -(-known // steps), smallest
+
+
+def _sizes(loader: Iterable[Any], num_data: int | None) -> Iterator[int]:
+    """The sizes of the batches of one pass; one that never ends is cut at the loader's length, or seen to exceed N."""
+    seen = 0
+    for item in islice(loader, length_hint(loader, sys.maxsize)):
+        size = len(as_batch(item).targets)
+        seen += size
+        if num_data is not None and seen > num_data:
+            raise PosterityError(
+                f"num_data={num_data} was given, but one pass over the loader has more; if it never ends, give it a "
+                "length, the number of its batches that are an epoch"
+            )
+        yield size
