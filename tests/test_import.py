@@ -57,6 +57,16 @@ def test_what_type_checkers_see_is_what_python_finds():
     assert seen == found
 
 
+def test_type_checkers_are_told_that_there_are_types():
+    assert Path(posterity.__file__).with_name("py.typed").is_file()
+
+
+def test_a_notebook_can_import_all_names():
+    code = "from posterity import *; print(SWAG.__name__, priors.Normal.__name__, 'import_module' in globals())"
+    run = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["SWAG", "Normal", "False"]
+
+
 @pytest.mark.parametrize("name", ["likelihoods", "priors", "continual", "fit"])
 def test_a_name_is_found_by_a_process_that_has_asked_for_no_other(name):
     code = f"import posterity; print(posterity.{name}.__name__)"

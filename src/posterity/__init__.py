@@ -109,6 +109,7 @@ _NAMES = {
     "posterity.types": "PosterityError PosterityWarning",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+__all__ = [*_MODULES, *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
@@ -122,4 +123,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({"__version__", *_MODULES, *_HOMES})
+    return sorted(["__version__", *__all__])

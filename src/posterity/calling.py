@@ -21,6 +21,7 @@ __all__ = [
     "as_batch",
     "as_batches",
     "as_tensor",
+    "batch_shape",
     "call",
     "check_finite",
     "finite_check",
@@ -100,7 +101,7 @@ def as_batch(item: Any) -> Batch:
         batch = Batch(*item)
     else:
         expected = "(inputs, targets), (inputs, targets, weights) or a dictionary with 'labels'"
-        raise PosterityError(f"a batch must be {expected}")
+        raise PosterityError(f"a batch must be {expected}, got {type(item).__name__}")
     try:
         len(batch.targets)
     except TypeError:
@@ -141,6 +142,11 @@ def type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def batch_shape(shape: Iterable[int]) -> str:
+    """The shape of a batch of examples of this one, in words: ``(batch, 3, 32, 32)``."""
+    return f"({', '.join(('batch', *map(str, shape)))})"
+
+
 @dataclass(frozen=True)
 class InputSpec:
     """Shape (without the batch) and type of each input tensor: enough to make an example or to refuse a wrong one."""
@@ -164,7 +170,7 @@ class InputSpec:
         for tensor, shape, dtype in zip(tensors, self.shapes, self.dtypes, strict=True):
             if tuple(tensor.shape[1:]) != shape and not _sequences(dtype, tensor, shape):
                 raise PosterityError(
-                    f"inputs have shape {tuple(tensor.shape)}, but the network was fitted on (batch, *{shape})"
+                    f"inputs have shape {tuple(tensor.shape)}, but the network was fitted on {batch_shape(shape)}"
                 )
             fitted = getattr(torch, dtype)
             real = tensor.is_floating_point()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import call, map_inputs, tensors_of
-from posterity.networks import plain_copy
+from posterity.networks import hooked, plain_copy
 from posterity.types import Inputs, PosterityError
 
 __all__ = ["activation_bytes", "aligned", "channels_last", "device_order", "find_device", "number"]
@@ -91,10 +91,6 @@ def activation_bytes(module: nn.Module, inputs: Inputs) -> int:
         if isinstance(output, Tensor):
             sizes.append(output.numel() * output.element_size())
 
-    handles = [m.register_forward_hook(note) for m in module.modules() if not list(m.children())]
-    try:
+    with hooked((m for m in module.modules() if not list(m.children())), note):
         call(module, map_inputs(inputs, lambda t: t[:1]))
-    finally:
-        for handle in handles:
-            handle.remove()
     return max(1, sum(sizes))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import call
+from posterity.networks import hooked
 from posterity.types import Inputs, PosterityError
 
 __all__ = ["features", "parameter_order"]
@@ -24,12 +25,8 @@ def features(module: nn.Module, inputs: Inputs) -> tuple[nn.Linear, Tensor, Tens
     def look(layer: nn.Linear, args: Any, out: Tensor) -> None:
         seen[:] = [(layer, args[0], out)]  # only the latest, so that the activations of the others can go
 
-    hooks = [m.register_forward_hook(look) for m in module.modules() if isinstance(m, nn.Linear)]
-    try:
+    with hooked((m for m in module.modules() if isinstance(m, nn.Linear)), look):
         outputs = call(module, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
     if not seen or seen[0][2].shape != outputs.shape or not torch.equal(seen[0][2], outputs) or outputs.dim() != 2:
         raise PosterityError("the network must end in a Linear layer whose output [batch, outputs] it returns")
     layer, found, _ = seen[0]

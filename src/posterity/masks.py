@@ -192,7 +192,7 @@ def check(params: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> None:
 
 
 def check_own_weights(module: nn.Module) -> None:
-    """Refuse layers that compute their weight from other parameters: zeros in those are none in the weight."""
+    """Refuse layers that compute their weight from other parameters: zeros there are not zeros in the weight."""
     for name, part in module.named_modules():
         if is_parametrized(part):
             raise PosterityError(

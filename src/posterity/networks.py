@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ __all__ = [
     "check_same_network",
     "copied",
     "duplicate",
+    "hooked",
     "is_batchnorm",
     "is_frozen",
     "load_buffers",
@@ -92,7 +93,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def is_batchnorm(layer: nn.Module) -> bool:
-    """Whether it has running statistics of batches."""
+    """Whether it is a BatchNorm layer, of any number of dimensions."""
     return isinstance(layer, _BatchNorm)
 
 
@@ -145,6 +146,17 @@ def own_buffers(module: nn.Module) -> Iterator[None]:
     finally:
         for part, buffers in before:
             part._buffers.update(buffers)
+
+
+@contextmanager
+def hooked(layers: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[None]:
+    """Inside, ``hook(layer, args, output)`` is called after every forward of these layers."""
+    handles = [layer.register_forward_hook(hook) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

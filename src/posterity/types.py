@@ -120,3 +120,9 @@ def check_fraction(**values: float) -> None:
     for name, value in values.items():
         if not isinstance(value, Real) or not 0 <= value < 1:
             raise PosterityError(f"{name} must lie in [0, 1), got {value!r}")
+
+
+def check_level(level: float, what: str = "an interval's level") -> None:
+    """Refuse a probability that is not strictly between 0 and 1."""
+    if not 0 < level < 1:
+        raise PosterityError(f"{what} lies in (0, 1), got {level!r}")

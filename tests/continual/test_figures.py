@@ -23,6 +23,8 @@ R = [[0.9, 0.2, 0.1], [0.7, 0.8, 0.3], [0.6, 0.9, 0.7]]
 def test_figures_of_a_matrix():
     assert average(R) == pytest.approx([0.9, 0.75, 2.2 / 3])
     assert forgetting(R) == pytest.approx(((0.9 - 0.6) + (0.8 - 0.9)) / 2)
+    guessed = [[0.9, 0.95, 0.1], *R[1:]]  # the second task, before it was learned: no accuracy to fall from
+    assert forgetting(guessed) == forgetting(R)
     assert backward_transfer(R) == pytest.approx(((0.6 - 0.9) + (0.9 - 0.8)) / 2)
     assert forward_transfer(R, [0.1, 0.1, 0.1]) == pytest.approx(((0.2 - 0.1) + (0.3 - 0.1)) / 2)
     assert forward_transfer([[0.9], [0.7, 0.8]], [0.1, 0.1]) is None

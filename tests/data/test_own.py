@@ -161,6 +161,8 @@ def test_the_task_can_be_told(tmp_path: Path) -> None:
         ("a,b\n", "rows"),
         ("1,2\n1,2,3\n", "row 2: 3 fields, but the first row has 2"),
         ("a,b\n1,2\n,3\n", "column a: '' in data row 2 is no number"),
+        ("a,b\n1,2\nNaN,3\n", "column a: 'NaN' in data row 2 is no number"),
+        ("a,b\n-inf,2\n1,3\n", "column a: '-inf' in data row 1 is no number"),
         ("red,1\n3,2\nblue,1\n", "'red' in data row 1|'blue' in data row 2"),
         ("1\n2\n3\n", "single column"),
         ("a,a,b\n1,2,3\n4,5,6\n", "has 2 columns called 'a', expected one"),

@@ -11,7 +11,7 @@ from torch.utils.data import SequentialSampler
 
 import posterity as pst
 from tests.contract.cases import METHOD_CASES, data, network
-from tests.distributed.worker import SAMPLED, TRAINING, by_loader, normed_fit, outputs
+from tests.distributed.worker import SAMPLED, TRAINING, by_branches, by_loader, normed_fit, outputs
 
 
 def launch(task, folder, world=2):
@@ -80,6 +80,20 @@ def test_a_loader_is_shuffled_alike_and_what_follows_training_sees_all_of_it(tmp
     }
     for rank in range(2):
         torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), alone, rtol=1e-8, atol=1e-9)
+
+
+def test_a_part_that_few_examples_go_through_is_trained_as_by_one_process(tmp_path):
+    """Ranks averaged the gradients that they had, of other weights, or of another number of them."""
+    launch("branches", tmp_path)
+    alone = by_branches()
+    assert bool((alone["never.weight"] == 0.1).all()) and not bool((alone["rare.weight"] == 0.1).any())
+    for rank in range(2):
+        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), alone, rtol=1e-8, atol=1e-9)
+
+
+def test_processes_that_were_asked_for_different_fits_are_refused(tmp_path):
+    """With a seed of its own each one's chain went its own way."""
+    launch("different", tmp_path)
 
 
 def test_ranks_resume_in_the_middle_of_an_epoch_and_as_many_as_they_were(tmp_path):

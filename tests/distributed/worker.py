@@ -70,6 +70,60 @@ def shared_draw(folder: Path) -> None:
             torch.save((outputs(posterior), posterior.history), folder / f"{name}.pt")
 
 
+class Branching(nn.Module):
+    """A part of it is for rare examples alone, of which a rank may have none in a batch; and one is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.common, self.rare, self.never = network(), nn.Linear(4, 3).double(), nn.Linear(2, 2).double()
+        with torch.no_grad():
+            for p in (*self.rare.parameters(), *self.never.parameters()):
+                p.fill_(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x[:, 0] > 1.3
+        if not chosen.any():
+            return self.common(x)
+        return self.common(x).index_add(0, chosen.nonzero().squeeze(1), self.rare(x[chosen]))
+
+
+def by_branches() -> dict[str, Tensor]:
+    """The weights of a network whose parts see some examples only."""
+    q = pst.fit(Branching(), pst.MAP(), data(), epochs=4, seed=7, training=pst.Training(**TRAINING))
+    return dict(q.module.state_dict())
+
+
+def branches(folder: Path) -> None:
+    """On some steps one rank alone has a gradient for the rare part."""
+    torch.save(by_branches(), folder / f"{dist.get_rank()}.pt")
+
+
+def different(folder: Path) -> None:
+    """Every process with something of its own, as a seed of its rank, or a part of the data."""
+    rank = dist.get_rank()
+    inputs, targets = data()
+    fits = {
+        "its seed is 0 on process 0 and 1 on process 1": lambda: fitted(network(), data(), rank),
+        "its num_data is 96 on process 0 and 95 on process 1": lambda: fitted(
+            network(), (inputs[rank:], targets[rank:]), 7
+        ),
+        r"its parameter '0.weight' is [12, 4] on process 0 and [3, 4]": lambda: fitted(
+            network() if rank == 0 else nn.Sequential(nn.Linear(4, 3)).double(), data(), 7
+        ),
+    }
+    for message, fit in fits.items():
+        try:
+            fit()
+        except pst.PosterityError as error:
+            assert message in str(error), error
+        else:
+            raise AssertionError(f"accepted: {message}")
+
+
+def fitted(module: nn.Module, examples: tuple[Tensor, Tensor], seed: int) -> pst.Posterior:
+    return pst.fit(module, pst.SGLD(burn_in=0, thin=1), examples, seed=seed, training=pst.Training(**TRAINING))
+
+
 class StopError(Exception):
     """Stands for a kill in the middle of an epoch."""
 
@@ -141,7 +195,7 @@ if __name__ == "__main__":
     else:
         dist.init_process_group("gloo")
         try:
-            {f.__name__: f for f in (methods, members, loaders, shared_draw, resumed)}[work](out)
+            {f.__name__: f for f in (methods, members, loaders, shared_draw, branches, different, resumed)}[work](out)
         finally:
             dist.destroy_process_group()
     threads = [thread.read_text() for thread in Path("/proc/self/task").glob("*/comm")]  # none where there is no /proc

@@ -31,6 +31,15 @@ def test_state_dict_resumes_to_the_same_bits(make):
 
 
 @every
+def test_the_state_of_another_network_is_refused(make):
+    """A single number for a vector was spread over all of it."""
+    wide, narrow = (nn.Sequential(nn.Linear(3, outputs)).double() for outputs in (4, 1))
+    state = make(narrow).state_dict()
+    with pytest.raises(PosterityError, match=r"'momentum': \[1, 3\].* this optimizer .*'momentum': \[4, 3\]"):
+        make(wide).load_state_dict(state)
+
+
+@every
 def test_state_is_in_torchs_own_state_dict(make):
     net = network()
     optimizer = make(net)

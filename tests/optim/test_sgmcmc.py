@@ -275,6 +275,11 @@ def test_groups_added_later_and_foreign_states_are_looked_at():
         SGLD([torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(3).double())], lr=0.1, num_data=10)
     with pytest.raises(PosterityError, match="no generator"):
         chain.load_state_dict(torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))]).state_dict())
+    wide, narrow = (SGHMC([torch.nn.Parameter(torch.zeros(size))], lr=0.1, num_data=10) for size in (3, 1))
+    narrow.param_groups[0]["params"][0].grad = torch.ones(1)
+    narrow.step()
+    with pytest.raises(PosterityError, match=r"the state holds momentum \[1\] of a weight \[3\]"):
+        wide.load_state_dict(narrow.state_dict())
 
 
 @pytest.mark.parametrize("optimizer", [SGLD, PSGLD, SGHMC])

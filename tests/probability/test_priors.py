@@ -62,3 +62,12 @@ def test_whole_numbers_beside_fractions_stay_what_they_are():
     prior = Normal({"*.weight": 1, "*.bias": 0.5}, {"*.weight": 0, "*.bias": 0.25}).flat(layout)
     assert prior.std.tolist() == [1.0, 1.0, 0.5]
     assert prior.mean.tolist() == [0.0, 0.0, 0.25]
+
+
+def test_a_tempered_prior_is_the_power_of_its_density_over_the_base():
+    """base·(self/base)^(1/T), up to a constant; a mean of the base must not be lost."""
+    own, base = Normal({"w": torch.tensor(0.4).double()}, {"w": torch.tensor(-0.7).double()}), Normal(1.3, 0.5)
+    found = own.tempered(base, 2.5).at("w").log_density(W)
+    first, second = base.log_density(W), own.at("w").log_density(W)
+    rest = found - (first + (second - first) / 2.5)
+    torch.testing.assert_close(rest, rest[:1].expand_as(rest))

@@ -1,6 +1,7 @@
 """The loop: the ridge solution, forms of data and weights, precision, logging, and a loss that is no number."""
 
 import logging
+import warnings
 
 import numpy as np
 import pytest
@@ -62,6 +63,13 @@ def test_loader_dataset_and_tensors_agree_on_full_batches():
         torch.testing.assert_close(mean, means[0])
 
 
+def test_of_a_data_set_the_training_part_is_learned():
+    moons = pst.data.load("two-moons")
+    network = pst.models.mlp(2, 2, hidden=(4,))
+    whole, part = (pst.fit(network, pst.MAP(), given, epochs=1).mean() for given in (moons, moons.train))
+    assert all(torch.equal(whole[name], part[name]) for name in part)
+
+
 def test_example_weights_count_as_copies():
     weights = torch.tensor([2.0] + [1.0] * 59, dtype=torch.float64)
     torch.manual_seed(0)
@@ -93,6 +101,14 @@ def test_the_likelihood_is_said_when_it_is_inferred(caplog):
     with caplog.at_level(logging.INFO, "posterity"):
         pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET))
     assert "Categorical" in caplog.text
+
+
+@pytest.mark.parametrize(("last", "warned"), [(nn.Softmax(1), True), (nn.LogSoftmax(1), False), (nn.ReLU(), False)])
+def test_of_a_network_that_ends_in_a_softmax_is_warned(last, warned):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pst.fit(nn.Sequential(mlp(), last), pst.MAP(), (X, LABELS), epochs=1, training=pst.Training(**QUIET))
+    assert [w.category for w in caught if "softmax" in str(w.message)] == [pst.PosterityWarning] * warned
 
 
 def test_a_loss_that_is_no_number_stops_the_fit_and_keeps_the_checkpoint(tmp_path):

@@ -69,7 +69,7 @@ def compress(
 
 
 def _batches(dataset: DataSet, pair: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]] | None:
-    """Inputs and labels in batches; None where there is no accuracy to be had."""
+    """Inputs and labels in batches; None for a regression, which has no accuracy."""
     if dataset.task != Task.CLASSIFICATION:
         return None
     return list(zip(pair[0].split(_BATCH), pair[1].split(_BATCH), strict=True))

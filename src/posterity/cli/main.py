@@ -30,7 +30,7 @@ app = typer.Typer(
 
 
 def alone(command: Callable[..., None]) -> Callable[..., None]:
-    """The command for one process: of those that torchrun starts the first does all of it, and the others nothing."""
+    """A command that is the work of one process: of those that torchrun starts, the others do nothing."""
 
     @wraps(command)
     def wrapper(*args: object, **kwargs: object) -> None:

@@ -154,12 +154,12 @@ def _compare(network: nn.Module, example: Inputs, run: Any, tolerance: float, na
                 both = pairs(run(inputs), expected)
             except PosterityError:
                 raise
-            except Exception as raised:  # of kinds that have no common class: a size that was taken to be fixed, say
-                reason = str(raised).strip().partition("\n")[0]
-                raise PosterityError(f"{name} cannot run the network on {count} inputs at once: {reason}") from raised
-        error = max(float((distances / sizes.clamp(min=1)).max()) for distances, sizes in both)
-        if not error <= tolerance:
-            raise PosterityError(f"{name} gives outputs that differ by {error:.2g}, expected at most {tolerance:g}")
+            except Exception as error:  # of kinds that have no common class: a size that was taken to be fixed, say
+                reason = str(error).strip().partition("\n")[0]
+                raise PosterityError(f"{name} cannot run the network on {count} inputs at once: {reason}") from error
+        worst = max(float((distances / sizes.clamp(min=1)).max()) for distances, sizes in both)
+        if not worst <= tolerance:
+            raise PosterityError(f"{name} gives outputs that differ by {worst:.2g}, expected at most {tolerance:g}")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from posterity import calling
 from posterity.compression.layers import SparseLinear
 from posterity.compression.speed import rows
+from posterity.networks import hooked
 from posterity.types import Inputs
 
 __all__ = ["flops"]
@@ -30,13 +31,8 @@ def flops(network: nn.Module, inputs: Inputs) -> int:
         spared += 2 * applied * (layer.in_features * layer.out_features - layer.kept)
 
     sparse = [m for m in network.modules() if isinstance(m, SparseLinear)]
-    hooks = [layer.register_forward_hook(count_zeros) for layer in sparse]
-    try:
-        with _unfused(), FlopCounterMode(display=False) as counter:
-            calling.call(network, one)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hooked(sparse, count_zeros), _unfused(), FlopCounterMode(display=False) as counter:
+        calling.call(network, one)
     return counter.get_total_flops() - spared
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from posterity import calling
 from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import Network
-from posterity.networks import duplicate
+from posterity.networks import duplicate, hooked
 from posterity.types import Inputs
 
 __all__ = ["PairedMaxPool2d", "SparseLinear", "with_faster_layers", "with_plain_layers"]
@@ -165,10 +165,6 @@ def _compared(candidate: nn.Module, layer: nn.Module, x: Tensor) -> float:
 def _input_of(network: nn.Module, layer: nn.Module, example: Inputs) -> Tensor:
     """What reaches a layer when the network is called."""
     seen: list[Tensor] = []
-    hook = layer.register_forward_hook(lambda _module, args, _output: seen.append(args[0]))
-    try:
-        with torch.no_grad():
-            calling.call(network, example)
-    finally:
-        hook.remove()
+    with torch.no_grad(), hooked([layer], lambda _module, args, _output: seen.append(args[0])):
+        calling.call(network, example)
     return seen[0]

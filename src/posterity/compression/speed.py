@@ -64,7 +64,7 @@ def timings(networks: Mapping[str, nn.Module], inputs: Inputs, budget: float = 0
 
 
 def ratio(a: list[float], b: list[float]) -> float:
-    """How many times b's time a took: the median over rounds, in each of which both met the same machine."""
+    """a's time in units of b's: the median over rounds, in each of which the machine was as busy for both."""
     return statistics.median(left / right for left, right in zip(a, b, strict=True))
 
 

@@ -111,7 +111,7 @@ class Stream:
         """Learn one more task, or take it up from disk."""
         index, strategy = len(self.learned.tasks), self.settings.strategy
         likelihood, began = self._likelihood(task), time.perf_counter()
-        if not self.learned.start and likelihood.trainable() is None:  # noise that is yet to be learned judges nothing
+        if not self.learned.start and likelihood.trainable() is None:  # else nothing is judged yet
             self.learned.start = self._judge(self._untrained(likelihood))
         kept, train = strategy.cut(task.train, self._seed(index))
         if index < len(self.done["tasks"]):

@@ -119,10 +119,13 @@ def _floats(columns: list[tuple[str, np.ndarray]], path: Path) -> np.ndarray:
     for title, column in columns:
         try:
             numbers.append(column.astype(np.float64))
+            fine = np.isfinite(numbers[-1])
         except ValueError:
-            wrong = next(i for i, field in enumerate(column) if not is_number(field))
+            fine = np.array([is_number(field) for field in column])
+        if not fine.all():
+            wrong = int(fine.argmin())
             where = f"{path}, column {title}: {str(column[wrong])!r} in data row {wrong + 1}"
-            raise PosterityError(f"{where} is no number") from None
+            raise PosterityError(f"{where} is no number")
     return np.stack(numbers, 1)
 
 

@@ -1,4 +1,4 @@
-"""What a comparison compares, and who is told how it goes."""
+"""What a comparison compares, and the function that follows how it goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from posterity.types import PosterityError
 __all__ = ["Contest", "Watch"]
 
 Watch = Callable[[str, int, str, dict[str, Any]], None]
-"""Told of every step: method, seed, status (``choosing``, ``training``, ``done``, ``failed``, ``kept``), the record."""
+"""Called at every step: method, seed, status (``choosing``, ``training``, ``done``, ``failed``, ``kept``), record."""
 
 
 @dataclass(frozen=True, kw_only=True)

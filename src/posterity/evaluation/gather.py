@@ -142,10 +142,16 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
         parts.append(judge.light(prediction))
     if not parts:
         raise PosterityError("there are no examples to evaluate on")
-    all_along, all_fewer = (torch.cat(lists, -1) if lists else None for lists in (along, fewer))
-    owner = torch.cat(owners) if examples < sum(map(len, owners)) else None
     return Gathered(
-        judge.joined(parts), torch.cat(targets), examples, owner, spec, all_along, counts, all_fewer, seconds
+        prediction=judge.joined(parts),
+        targets=torch.cat(targets),
+        examples=examples,
+        owner=torch.cat(owners) if examples < sum(map(len, owners)) else None,
+        spec=spec,
+        along=torch.cat(along) if along else None,
+        counts=counts,
+        nested=torch.cat(fewer, -1) if fewer else None,
+        seconds=seconds,
     )
 
 

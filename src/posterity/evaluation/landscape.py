@@ -59,7 +59,7 @@ def _(posterior: LowRankGaussian) -> list[Params]:
 
 @singledispatch
 def walked(posterior: WeightPosterior) -> list[Params]:
-    """The path that a posterior remembers: none but for chains."""
+    """The path that a posterior remembers; only chains have one."""
     return []
 
 
@@ -168,9 +168,15 @@ def landscape(
     grid = [torch.stack([a, b]) for b in y for a in x]
     judged = judge(posterior.module, posterior.likelihood, [plane.at(c) for c in grid], data)
     loss, error = judged.reshape(steps, steps, 2).unbind(-1)
-    centre = plane.project([posterior.mean()])[0]
     return Landscape(
-        x, y, loss.cpu(), error.cpu(), spots.cpu(), track.cpu(), centre.cpu(), posterior.likelihood.classifies
+        x=x,
+        y=y,
+        loss=loss.cpu(),
+        error=error.cpu(),
+        points=spots.cpu(),
+        path=track.cpu(),
+        centre=plane.project([posterior.mean()])[0].cpu(),
+        classifies=posterior.likelihood.classifies,
     )
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from posterity.evaluation.checks import same_length, weighted_mean
 from posterity.prediction import Regression
 from posterity.probability.likelihoods import Gaussian, HeteroscedasticGaussian
-from posterity.types import PosterityError
+from posterity.types import PosterityError, check_level
 
 __all__ = ["coverage", "crps", "crps_gaussian", "crps_samples", "nll", "pit", "real_targets", "rmse", "width"]
 
@@ -86,7 +86,7 @@ def pit(prediction: Regression, targets: Any) -> Tensor:
 
 
 def ends(prediction: Regression, targets: Any) -> tuple[Tensor, Tensor]:
-    """P(Y < y) and P(Y ≤ y) of each target: the same but for counts."""
+    """P(Y < y) and P(Y ≤ y) of each target, which differ for counts only."""
     y = real_targets(targets, prediction.mean).to(prediction.mean)
     reached = prediction.cdf(y).double().cpu()
     return prediction.cdf(y - 1).double().cpu() if prediction.likelihood.counts else reached, reached
@@ -94,7 +94,7 @@ def ends(prediction: Regression, targets: Any) -> tuple[Tensor, Tensor]:
 
 def coverage(prediction: Regression, targets: Any, level: float = 0.95, weights: Tensor | None = None) -> Tensor:
     """The share of targets inside the central interval of this level."""
-    _check_level(level)
+    check_level(level)
     return weighted_mean(_rows(inside(ends(prediction, targets), level)), weights)
 
 
@@ -186,8 +186,3 @@ def real_targets(targets: Any, mean: Tensor) -> Tensor:
 def _rows(values: Tensor) -> Tensor:
     """One value an example: the mean over what it holds."""
     return values.flatten(1).mean(1) if values.ndim > 1 else values
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise PosterityError(f"an interval's level lies in (0, 1), got {level!r}")

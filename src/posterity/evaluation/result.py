@@ -19,7 +19,7 @@ import torch
 from posterity.evaluation.bootstrap import Interval, interval
 from posterity.evaluation.metrics import metric, unknown
 from posterity.files import write_bytes
-from posterity.types import PosterityError
+from posterity.types import PosterityError, check_level
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,8 +58,7 @@ class Scores(Mapping[str, float]):
 
     def interval(self, name: str, level: float = 0.95) -> Interval:
         """Where the figure lies with this confidence, by the bootstrap over test examples."""
-        if not 0 < level < 1:
-            raise PosterityError(f"an interval's level lies in (0, 1), got {level!r}")
+        check_level(level)
         found = interval(self[name], torch.tensor(self.replicates.get(name, []), dtype=torch.float64), level)
         known = metric(name)
         low, high = (min(max(end, known.low), known.high) for end in (found.low, found.high))

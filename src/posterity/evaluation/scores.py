@@ -1,4 +1,4 @@
-"""Proper scores of class probabilities p [n, classes] against targets y [n]; smaller is better but for accuracy.
+"""Proper scores of class probabilities p [n, classes] against targets y [n]; smaller is better, except for accuracy.
 
     accuracy   mean 1[argmax p = y]
     NLL        mean −log p_y                                       in nats

@@ -90,7 +90,7 @@ class _Estimator(BaseEstimator):
     def _refreshed(self, posterior: Posterior, inputs: Tensor, targets: Tensor, batch_size: int) -> Posterior:
         """With the BatchNorm statistics of all draws that predictions average, in their own precision."""
         if not isinstance(posterior, WeightPosterior) or posterior.most_draws is None:
-            return posterior  # there are none, or they are not of draws
+            return posterior  # there is no BatchNorm, or every point has statistics of its own
         batches = max(1, len(inputs) // batch_size)  # none of which has a single row
         return posterior.refresh(
             list(zip(inputs.tensor_split(batches), targets.tensor_split(batches), strict=True)), self.draws

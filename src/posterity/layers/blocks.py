@@ -144,7 +144,7 @@ class Diagonal(Block):
         return prior if cpu and isinstance(prior, Normal) else None
 
     def _stamp(self) -> tuple[float, ...]:
-        """Tells parameters from those of another step; fused optimizers count no versions, so numbers are compared."""
+        """Changes with the parameters; fused optimizers count no versions, so some numbers are compared, too."""
         ends = (p.detach()[i].item() for p in (self.mean, self.log_std) for i in (0, -1))
         return self.mean._version, self.log_std._version, *ends
 

@@ -218,11 +218,9 @@ def _swap(net: nn.Module, noisy: dict[str, Bayesian], layers: Mapping[type, type
 
 def _padding(slots: Slots) -> Tensor | None:
     """Marks the padding rows of embeddings, which get no gradient unless another layer has the weight, too."""
-    marks = {
-        name: torch.zeros(shape, dtype=torch.bool)
-        for name, shape in zip(slots.layout.names, slots.layout.shapes, strict=True)
-    }
-    for name, places in zip(slots.layout.names, slots.places, strict=True):
+    marks = {}
+    for name, shape, places in zip(slots.layout.names, slots.layout.shapes, slots.places, strict=True):
+        marks[name] = torch.zeros(shape, dtype=torch.bool)
         module, tied = places[0][0], len(places) > 1
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.padding_idx is not None and not tied:
             marks[name][module.padding_idx] = True

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -124,9 +125,9 @@ class FlowBlock(Diagonal):
 
     def noisy(self) -> dict[str, Tensor]:
         """Means and variances; layers draw the scales, since they know how many examples there are."""
-        for scales, places in zip(self.scales, self.slots.places, strict=True):
+        for scales, places in zip(self._of_each(), self.slots.places, strict=True):
             for layer, attribute in places:
-                setattr(layer, f"{attribute}_scales", _once(scales.sample))  # type: ignore[arg-type]
+                setattr(layer, f"{attribute}_scales", _once(scales.sample))
         return {"_mean": self.mean, "_variance": (2 * self.log_std).exp()}
 
     def draw(self) -> Tensor:
@@ -148,20 +149,20 @@ class FlowBlock(Diagonal):
         z, log_q = self._draw_scales()
         center = self.groups.expand(z) * self.mean
         weights = self.slots.layout.unflatten(center + deviation(self.log_std)).values()
-        log_r = [
-            scales.log_auxiliary(part[None], _by_unit(weight, shape))  # type: ignore[operator]
-            for scales, part, weight, shape in zip(
-                self.scales, z.split(self.groups.sizes), weights, self.groups.shapes, strict=True
-            )
-        ]
+        each = zip(self._of_each(), z.split(self.groups.sizes), weights, self.groups.shapes, strict=True)
+        log_r = [scales.log_auxiliary(own[None], _by_unit(weight, shape)) for scales, own, weight, shape in each]
         return diagonal_kl(center, self.log_std, self._prior()) + log_q - torch.stack(log_r).sum()
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         return self.center(), self.std()  # those of w, whose scales are not given
 
+    def _of_each(self) -> list[Scales]:
+        """The scales of each parameter."""
+        return cast(list[Scales], list(self.scales))
+
     def _draw_scales(self) -> tuple[Tensor, Tensor]:
         """All scales in one vector, and log q of them all."""
-        drawn = [s.draw(torch.randn_like(s.mean)[None]) for s in self.scales]  # type: ignore[operator,arg-type]
+        drawn = [s.draw(torch.randn_like(s.mean)[None]) for s in self._of_each()]
         return torch.cat([z[0] for z, _ in drawn]), torch.cat([log_q for _, log_q in drawn]).sum()
 
     @torch.no_grad()
@@ -169,9 +170,8 @@ class FlowBlock(Diagonal):
         """Mean and variance of all scales, from draws that are always the same."""
         generator = torch.Generator().manual_seed(0)
         means, variances = [], []
-        for scales in self.scales:
-            noise = torch.randn(MOMENT_DRAWS, len(scales.mean), generator=generator)  # type: ignore[arg-type]
-            z, _ = scales.draw(noise.to(self.mean))  # type: ignore[operator]
+        for scales in self._of_each():
+            z, _ = scales.draw(torch.randn(MOMENT_DRAWS, len(scales.mean), generator=generator).to(self.mean))
             means.append(z.mean(0))
             variances.append(z.var(0))
         return torch.cat(means), torch.cat(variances)

@@ -219,18 +219,9 @@ def _prepared(layer: _AnyConvolution, x: Tensor, output_size: list[int] | None =
     elif padding == "valid":
         padding = (0,) * dimensions
     if output_size is not None:
-        transposed = cast(nn.modules.conv._ConvTransposeNd, layer)
-        output_padding = tuple(
-            transposed._output_padding(
-                x,
-                output_size,
-                layer.stride,  # type: ignore[arg-type]
-                padding,  # type: ignore[arg-type]
-                layer.kernel_size,  # type: ignore[arg-type]
-                dimensions,
-                layer.dilation,  # type: ignore[arg-type]
-            )
-        )
+        transposed: Any = layer
+        known = (layer.stride, padding, layer.kernel_size, dimensions, layer.dilation)
+        output_padding = tuple(transposed._output_padding(x, output_size, *known))
     return x, Geometry(
         layer.stride,
         cast(tuple[int, ...], padding),

@@ -175,7 +175,7 @@ class GroupLocal(Sparse):
         return log_ratio(self.scale, self.log_scale_std)
 
     def log_alpha(self) -> Tensor:
-        """That of a weight's group, or its own where that is larger and single weights may go."""
+        """log α of a weight's unit, or of the weight itself where that is larger and single weights may go."""
         group = self.groups.expand(self.group_log_alpha())
         return torch.maximum(group, super().log_alpha()) if isinstance(self.prior, LogUniform) else group
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.layers.blocks import Block
-from posterity.networks import buffers_kept, results_kept
+from posterity.networks import buffers_kept, hooked, results_kept
 from posterity.random import global_seed
 from posterity.types import Params, PosterityError
 
@@ -78,13 +78,9 @@ class Variational(nn.Module):
         if not layers:
             return
         calls: Counter[nn.Module] = Counter()
-        hooks = [layer.register_forward_pre_hook(lambda called, _: calls.update([called])) for layer in layers]
-        try:
-            with buffers_kept(self.net), global_seed(0, self.blocks[0].mean.device):
-                self._pass(*args, **kwargs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        seed = global_seed(0, self.blocks[0].mean.device)
+        with hooked(layers, lambda called, *_: calls.update([called])), buffers_kept(self.net), seed:
+            self._pass(*args, **kwargs)
         for layer, times in calls.items():
             layer.shared = times > 1  # type: ignore[assignment]
 

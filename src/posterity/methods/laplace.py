@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from numbers import Real
+from operator import itemgetter
 from typing import Any, Self
 
 import torch
@@ -42,7 +43,7 @@ from posterity.posteriors.tempered import minimise
 from posterity.probability import likelihoods
 from posterity.probability.correlated import Correlated
 from posterity.probability.hyper import like
-from posterity.probability.likelihoods import Likelihood
+from posterity.probability.likelihood import Likelihood, before_training
 from posterity.probability.priors import Normal
 from posterity.run import Run
 from posterity.types import Batch, Params, PosterityError, check_positive
@@ -107,11 +108,10 @@ class Laplace(Method):
     def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
         """The curvature of two examples, and what linearised predictions are made of."""
         check_precision(self, module)
-        noise, few = likelihood.trainable(), next(_small([batch], next(module.parameters()).device, 2))
-        known = likelihood if noise is None else noise.frozen()  # type: ignore[operator]
-        network = _trainable_copy(module)
+        few, network = next(_small([batch], next(module.parameters()).device, 2)), _trainable_copy(module)
         structure = STRUCTURES[self.structure](network)
-        structure.add(network, known, few, self._columns(torch.Generator(few.targets.device)))
+        columns = self._columns(torch.Generator(few.targets.device))
+        structure.add(network, before_training(likelihood), few, columns)
         if self.linearised and not structure.network_is_linear:
             mean = {name: p.detach().clone() for name, p in network.named_parameters()}
             draw = LinearDraw(network, mean, {name: mean[name] for name in structure.names})
@@ -202,7 +202,7 @@ class Laplace(Method):
 
 
 def _trainable_copy(module: nn.Module) -> nn.Module:
-    """A copy in eval mode whose gradients are those of what was trained; all, if nothing is (a posterior's network)."""
+    """A copy in eval mode that needs the gradients that the module needs; all, if it needs none (a posterior's)."""
     network = plain_copy(module)
     trained = [p.requires_grad for p in module.parameters()]
     for p, needed in zip(network.parameters(), trained, strict=True):
@@ -221,4 +221,5 @@ def _small(batches: Iterable[Batch], device: torch.device, size: int = PIECE) ->
     """Pieces of at most so many examples, on the device."""
     for batch in batches:
         for start in range(0, len(batch.targets), size):
-            yield map_batch(batch, lambda t, start=start: t[start : start + size].to(device))  # type: ignore[misc]
+            piece = map_batch(batch, itemgetter(slice(start, start + size)))
+            yield map_batch(piece, lambda t: t.to(device))

@@ -27,7 +27,7 @@ from posterity.optim.flat_group import PerWeight
 from posterity.optim.sampled import SampledOptimizer
 from posterity.optim.schedules import Pace
 from posterity.posteriors import WeightPosterior
-from posterity.probability.likelihoods import Likelihood
+from posterity.probability.likelihood import Likelihood, before_training
 from posterity.probability.priors import Normal
 from posterity.run import Run
 from posterity.types import (
@@ -137,14 +137,13 @@ def watch_two(
 
     A whole batch may not show it: sequences may have as many positions as the batch has examples.
     """
-    network, noise = duplicate(module).eval(), likelihood.trainable()
-    known = likelihood if noise is None else noise.frozen()  # type: ignore[operator]
+    network = duplicate(module).eval()
     params = [p for p in network.parameters() if p.requires_grad]
     two = map_batch(batch, lambda t: t[:2].to(params[0].device))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PosterityWarning)  # the optimizer will say it
         watch = capture(network)
     with torch.enable_grad(), watch.on():
-        loss = known.loss(call(network, two.inputs), two.targets)
+        loss = before_training(likelihood).loss(call(network, two.inputs), two.targets)
         found = torch.autograd.grad(loss, params, allow_unused=True)
     watch.check_complete([p for p, gradient in zip(params, found, strict=True) if gradient is not None])

@@ -103,10 +103,9 @@ class FlatOptimizer(torch.optim.Optimizer):
         own = {p: dict(self.state[p]) for p in self._trained()}
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         for p, tensors in own.items():
-            if self.state[p].keys() != tensors.keys():
-                raise PosterityError(
-                    f"the state holds {sorted(self.state[p])} of a parameter, this optimizer {sorted(tensors)}"
-                )
+            theirs, ours = _shapes(self.state[p]), _shapes(tensors)
+            if theirs != ours:
+                raise PosterityError(f"the state holds {theirs} of a parameter, this optimizer {ours}")
             for name, tensor in tensors.items():
                 tensor.copy_(self.state[p][name])
             self.state[p] = tensors
@@ -130,3 +129,7 @@ class FlatOptimizer(torch.optim.Optimizer):
     def _prepare(self, group: Group, flat: FlatGroup) -> None:
         """Set up the vectors of a new group."""
         raise NotImplementedError
+
+
+def _shapes(tensors: Params) -> dict[str, list[int]]:
+    return {name: list(torch.as_tensor(tensors[name]).shape) for name in sorted(tensors)}

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from posterity.networks import is_batchnorm
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.prior import Group, noise_scale, scaled_precision
 from posterity.optim.sampled import SampledOptimizer
@@ -22,7 +22,7 @@ from posterity.types import PosterityError
 
 def module_groups(module: nn.Module, stochastic_batchnorm: bool = False) -> list[dict[str, Any]]:
     """One param group of all parameters; BatchNorm's own in a second one without noise and prior, unless asked."""
-    norms = [] if stochastic_batchnorm else [(n, m) for n, m in module.named_modules() if isinstance(m, _BatchNorm)]
+    norms = [] if stochastic_batchnorm else [(n, m) for n, m in module.named_modules() if is_batchnorm(m)]
     fixed = {f"{name}.{key}" if name else key for name, norm in norms for key, _ in norm.named_parameters()}
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not named:
@@ -37,7 +37,7 @@ def module_groups(module: nn.Module, stochastic_batchnorm: bool = False) -> list
 
 def check_training_mode(module: nn.Module) -> None:
     """Refuse to train in eval mode, where it changes what is computed."""
-    if not module.training and any(isinstance(m, _BatchNorm | _DropoutNd) for m in module.modules()):
+    if not module.training and any(is_batchnorm(m) or isinstance(m, _DropoutNd) for m in module.modules()):
         raise PosterityError("the module is in eval mode, where BatchNorm and Dropout differ: call module.train()")
 
 

@@ -46,7 +46,7 @@ class SampledOptimizer(FlatOptimizer):
         self._entries = 0
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch does; between passes, what the step has collected is forgotten, too, as of a loss that is NaN."""
+        """As torch does; between passes it also forgets what the step has collected, such as of a loss that is NaN."""
         super().zero_grad(set_to_none)
         if not self._inside:
             self._entries = 0
@@ -198,7 +198,7 @@ class SampledOptimizer(FlatOptimizer):
         return nullcontext()
 
     def _check(self, with_gradient: list[Tensor]) -> None:
-        """Refuse a pass whose statistics cannot be had."""
+        """Refuse a pass whose statistics are incomplete."""
 
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
         """Add noise to the parameters; ``flat["mean"]`` holds their means."""

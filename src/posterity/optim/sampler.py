@@ -120,6 +120,9 @@ class Sampler(Optimizer):
             raise PosterityError("the state has no generator: it is not one that a sampler's state_dict() gave")
         super().load_state_dict(state_dict)
         for p, kept in self.state.items():  # a file keeps values, not how they lay in memory
+            for name, value in kept.items():
+                if value.shape != p.shape:
+                    raise PosterityError(f"the state holds {name} {list(value.shape)} of a weight {list(p.shape)}")
             self.state[p] = {name: torch.empty_like(p).copy_(value) for name, value in kept.items()}
         self.generator.set_state(state_dict["generator"].cpu())
 

@@ -29,7 +29,7 @@ from posterity.posteriors.base import Posterior
 from posterity.prediction import Classification, Prediction, Regression
 from posterity.prediction.passes import Weights
 from posterity.probability.likelihoods import Likelihood
-from posterity.types import Inputs, PosterityError, Predictor
+from posterity.types import Inputs, PosterityError, Predictor, check_level
 
 __all__ = ["Conformal", "conformal"]
 
@@ -44,8 +44,7 @@ def conformal(posterior: Posterior, calibration: Any, level: float = 0.9, draws:
         level: The probability guaranteed.
         draws: Networks averaged, here and in every set or interval.
     """
-    if not 0 < level < 1:
-        raise PosterityError(f"a level of coverage lies in (0, 1), got {level!r}")
+    check_level(level, "a level of coverage")
     scores = []
     for batch in pieces(to_choose_by(calibration)):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
@@ -93,7 +92,8 @@ class Conformal(Posterior):
         """Which classes are in the set of each input, [batch, ..., classes]; the most probable one always is."""
         if not self.likelihood.classifies:
             raise PosterityError("only classes have sets: use intervals")
-        probs = self.parts[0].predict(inputs, self.count).probs  # type: ignore[attr-defined]
+        prediction: Any = self.parts[0].predict(inputs, self.count)
+        probs = prediction.probs
         return (1 - probs <= self.threshold) | (probs == probs.amax(-1, keepdim=True))
 
     def intervals(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -136,7 +136,7 @@ class Conformal(Posterior):
     def drawn_outputs(
         self, inputs: Inputs, n: int, generator: torch.Generator | None = None, block: int | None = None
     ) -> Iterator[Tensor]:
-        """Those of the posterior inside."""
+        """The outputs of those draws."""
         return self.parts[0].drawn_outputs(inputs, n, generator, block)
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:

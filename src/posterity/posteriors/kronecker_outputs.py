@@ -53,7 +53,7 @@ class KroneckerOutputs:
         means = posterior.means
         self.own = [(means[b.weight], None if b.bias is None else means[b.bias]) for b in self.blocks]
         self.free = {name: means[name] for name in self.stds}
-        # A weight that is also used outside its layer's forward is told by the nan that it leaves in the outputs.
+        # A weight that is also used outside its layer's forward shows by the nan that it leaves in the outputs.
         layered = {name for block in self.blocks for name in (block.weight, block.bias)}
         nowhere = {name: mean.new_full((), math.nan).expand_as(mean) for name, mean in means.items() if name in layered}
         self.held = {**{name: mean for name, mean in means.items() if name not in self.free}, **nowhere}

@@ -43,21 +43,17 @@ def as_moments(value: Any) -> Moments:
 def _linear_map(layer: nn.Module, x: Moments, weights: LayerWeights) -> Moments:
     """Linear and convolutional layers: the same map of means, and of squares."""
     forward = torch.func.functional_call
-    weight, bias = weights.mean["weight"], weights.mean.get("bias")
-    no_bias = {"bias": torch.zeros_like(bias)} if bias is not None else {}
     mean = forward(layer, weights.mean, (x.mean,))
-    spread = {"weight": weights.variance["weight"]}
-    if bias is not None:
-        spread["bias"] = weights.variance["bias"]
-    variance = forward(layer, spread, (x.mean.square() + x.variance,))
-    return Moments(mean, variance + forward(layer, {"weight": weight.square(), **no_bias}, (x.variance,)))
+    variance = forward(layer, weights.variance, (x.mean.square() + x.variance,))
+    squares = {n: w.square() if n == "weight" else torch.zeros_like(w) for n, w in weights.mean.items()}  # W², no bias
+    return Moments(mean, variance + forward(layer, squares, (x.variance,)))
 
 
-def _batch_norm(layer: nn.Module, x: Moments, weights: LayerWeights) -> Moments:
+def _batch_norm(layer: Any, x: Moments, weights: LayerWeights) -> Moments:
     """(x − running mean)·scale, then a random slope and offset."""
     shape = (1, -1, *[1] * (x.mean.ndim - 2))
-    scale = (layer.running_var + layer.eps).rsqrt().view(shape)  # type: ignore[operator,union-attr]
-    center = (x.mean - layer.running_mean.view(shape)) * scale  # type: ignore[operator,union-attr]
+    scale = (layer.running_var + layer.eps).rsqrt().view(shape)
+    center = (x.mean - layer.running_mean.view(shape)) * scale
     spread = x.variance * scale.square()
     if not weights.mean:
         return Moments(center, spread)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -266,7 +267,7 @@ def blocks(inputs: Inputs, size: int) -> Iterator[Inputs]:
         yield inputs
         return
     for start in range(0, total, size):
-        yield map_inputs(inputs, lambda t, a=start: t[a : a + size])  # type: ignore[misc]
+        yield map_inputs(inputs, itemgetter(slice(start, start + size)))
 
 
 def _count(stacked: Weights) -> int:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.simplex import entropy
-from posterity.types import PosterityError
+from posterity.types import PosterityError, check_level
 
 __all__ = ["Classification", "Prediction", "Regression"]
 
@@ -225,8 +225,7 @@ class Regression(Prediction):
 
     def quantile(self, level: float) -> Tensor:
         """The smallest value that y does not exceed with this probability, by bisection on the mixture."""
-        if not 0 < level < 1:
-            raise PosterityError(f"a quantile lies in (0, 1), got {level}")
+        check_level(level, "a quantile")
         reach = self.std / math.sqrt(level * (1 - level))  # no quantile of any distribution lies further out (Cantelli)
         low, high = self.mean - reach, self.mean + reach + self.likelihood.counts  # a rare count is a step away
         for _ in range(60):
@@ -239,8 +238,7 @@ class Regression(Prediction):
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """The central interval that holds y with this probability."""
-        if not 0 < level < 1:
-            raise PosterityError(f"an interval's level lies in (0, 1), got {level}")
+        check_level(level)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def log_prob(self, targets: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ class MultiHead(Categorical):
         return super().loss(self._own(outputs, targets), targets)
 
     def hessian(self, outputs: Tensor) -> Tensor:
-        """That of the head's logits; zero elsewhere."""
+        """The matrix of the head's logits; zero elsewhere."""
         if self.head is None:
             raise PosterityError("the curvature of several heads depends on which one is asked: give one by head=")
         return super().hessian(outputs)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from posterity.types import PosterityError
 
-__all__ = ["Likelihood", "aligned", "check_real", "check_shape", "per_example"]
+__all__ = ["Likelihood", "aligned", "before_training", "check_real", "check_shape", "per_example"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,12 @@ class Likelihood:
     def trainable(self) -> nn.Module | None:
         """A module with the likelihood's own parameters and ``log_prob``, where it learns any."""
         return None
+
+
+def before_training(likelihood: Likelihood) -> Likelihood:
+    """The likelihood with the noise that training starts from, where it learns any; else itself."""
+    noise = likelihood.trainable()
+    return likelihood if noise is None else noise.frozen()  # type: ignore[operator]
 
 
 def per_example(values: Tensor) -> Tensor:

@@ -62,8 +62,7 @@ class Bernoulli(Likelihood):
 
     def hessian(self, outputs: Tensor) -> Tensor:
         """p(1 − p)/temperature², one logit an example."""
-        logits = outputs / self.temperature
-        p = logits.sigmoid().flatten(1) if outputs.ndim > 1 else logits.sigmoid()[:, None]
+        p = (outputs / self.temperature).sigmoid().reshape(len(outputs), -1)
         return torch.diag_embed(p * (1 - p)) / self.temperature**2
 
     def probs(self, outputs: Tensor) -> Tensor:
@@ -105,9 +104,7 @@ class Gaussian(Likelihood):
 
     def hessian(self, outputs: Tensor) -> Tensor:
         """I / std²."""
-        return torch.diag_embed(
-            torch.full_like(outputs.flatten(1) if outputs.ndim > 1 else outputs[:, None], self._std**-2)
-        )
+        return torch.diag_embed(torch.full_like(outputs.reshape(len(outputs), -1), self._std**-2))
 
     def mean(self, outputs: Tensor) -> Tensor:
         """The output itself."""
@@ -218,7 +215,7 @@ class Poisson(Likelihood):
 
     def hessian(self, outputs: Tensor) -> Tensor:
         """exp f."""
-        return torch.diag_embed(outputs.exp().flatten(1) if outputs.ndim > 1 else outputs.exp()[:, None])
+        return torch.diag_embed(outputs.exp().reshape(len(outputs), -1))
 
     def mean(self, outputs: Tensor) -> Tensor:
         """exp f."""

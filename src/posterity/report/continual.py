@@ -140,7 +140,7 @@ def _verdict(results: Results) -> str:
 
 
 def _knowing(shown: Mapping[str, str], value: str) -> str:
-    """Those whose figure it is: what reads the same is not told apart."""
+    """The methods with this figure; figures that read the same count as equal."""
     names = [name for name, text in shown.items() if text == value]
     return f"{listed(names)} {'knows' if len(names) == 1 else 'know'}"
 

@@ -113,7 +113,7 @@ def line(index: int) -> dict[str, Any]:
 
 
 def marker(index: int) -> str:
-    """The marker of the index-th method; another than that of the last one with its colour."""
+    """The marker of the index-th method; the last method of the same colour has another."""
     return _MARKERS[(index + index // len(_COLOURS)) % len(_MARKERS)]
 
 

@@ -66,8 +66,8 @@ def _first(lines: Sequence[Standing], finished: int) -> str:
         return f"{start}, and no other method is statistically tied with it."
     verb = "is" if len(tied) == 1 else "are"
     cheapest = min(tied, key=_cost)
-    cheaper = f", {label(cheapest.name)} for less training time" if _cost(cheapest) < 0.95 * _cost(best) else ""
-    cheaper = cheaper if len(tied) > 1 else cheaper.replace(f" {label(cheapest.name)}", "")
+    who = f" {label(cheapest.name)}" if len(tied) > 1 else ""
+    cheaper = f",{who} for less training time" if _cost(cheapest) < 0.95 * _cost(best) else ""
     return f"{start}; {listed(label(line.name) for line in tied)} {verb} statistically tied with it{cheaper}."
 
 

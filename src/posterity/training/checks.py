@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from posterity.calling import InputSpec, call, check_finite, map_inputs, tensors_of
+from posterity.calling import InputSpec, batch_shape, call, check_finite, map_inputs, tensors_of
 from posterity.methods.base import Method
 from posterity.networks import copied, train_mode
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import global_seed
 from posterity.training.config import Training
+from posterity.training.doctor import check_logits
 from posterity.training.loop import Job
 from posterity.training.stream import Resident, Stream
 from posterity.types import Batch, Inputs, PosterityError, check_whole
@@ -23,6 +24,7 @@ __all__ = [
     "check_arguments",
     "check_data",
     "check_held",
+    "check_ranks",
     "check_single",
     "check_statistics",
     "refuse_one_class",
@@ -60,8 +62,9 @@ def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets
     try:
         outputs = call(network, inputs)
     except (RuntimeError, TypeError, IndexError) as error:
-        shapes = InputSpec.of(batch.inputs).shapes
-        raise PosterityError(f"the network cannot take inputs of shape (batch, *{shapes[0]}): {error}") from error
+        spec = InputSpec.of(batch.inputs)
+        seen = f"inputs of shape {batch_shape(spec.shapes[0])} and type {spec.dtypes[0]}"
+        raise PosterityError(f"the network cannot take {seen}: {error}") from error
     finally:
         network.train(mode)
     if not all(map(torch.equal, tensors_of(inputs), tensors_of(batch.inputs))):
@@ -74,6 +77,7 @@ def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets
             "logits or predictions alone"
         )
     likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
+    check_logits(likelihood, outputs)
 
 
 def check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> None:
@@ -97,6 +101,21 @@ def check_single(network: nn.Module, inputs: Inputs) -> None:
             f"an epoch has a batch of a single example, and the network cannot train on one ({error}): choose another "
             "batch_size"
         ) from error
+
+
+def check_ranks(job: Job, network: nn.Module) -> None:
+    """Refuse processes that were asked for different fits: their gradients would be averaged all the same."""
+    plan = job.plan
+    own = {"seed": job.seed, "num_data": plan.num_data, "steps": plan.steps, "batch size": plan.batch_size}
+    shapes = {f"parameter {name!r}": list(p.shape) for name, p in network.named_parameters()}
+    first, *others = job.ranks.gather(own | shapes)
+    for rank, other in enumerate(others, 1):
+        for key in [*first, *other]:
+            if first.get(key) != other.get(key):
+                raise PosterityError(
+                    f"all processes must be given the same fit, but its {key} is {first.get(key)!r} on process 0 and "
+                    f"{other.get(key)!r} on process {rank}"
+                )
 
 
 def check_arguments(

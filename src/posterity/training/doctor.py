@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,11 @@ from torch import Tensor
 from posterity.methods.base import Method
 from posterity.optim.sampled import SampledOptimizer
 from posterity.posteriors import Posterior
+from posterity.probability.likelihoods import Categorical, Likelihood
 from posterity.run import Run
 from posterity.types import Inputs, PosterityError, PosterityWarning
 
-__all__ = ["check_diversity", "check_loss", "check_method", "check_weights"]
+__all__ = ["check_diversity", "check_logits", "check_loss", "check_method", "check_weights"]
 
 
 def check_loss(loss: float, run: Run, checkpoint: Path | None) -> None:
@@ -56,15 +58,24 @@ def check_method(method: Method, run: Run) -> None:
         warnings.warn(symptom, PosterityWarning, stacklevel=2)
 
 
+def check_logits(likelihood: Likelihood, outputs: Tensor) -> None:
+    """Warn of a network that ends in a softmax, which the likelihood would take a second time."""
+    if isinstance(likelihood, Categorical) and outputs.shape[-1] > 1 and bool((outputs >= 0).all()):
+        sums = outputs.double().sum(-1)
+        if torch.allclose(sums, torch.ones_like(sums), rtol=0, atol=outputs.shape[-1] * torch.finfo(outputs.dtype).eps):
+            text = "the network's outputs sum to 1, as after a softmax, but logits are wanted: leave out its softmax"
+            warnings.warn(text, PosterityWarning, stacklevel=2)
+
+
 def check_diversity(posterior: Posterior, inputs: Inputs) -> None:
     """Warn when a posterior of many networks predicts as one."""
     if posterior.distinct == 1:
         return
-    prediction = posterior.predict(inputs, draws=4)
+    prediction: Any = posterior.predict(inputs, draws=4)
     if posterior.likelihood.classifies:
-        spread = prediction.std  # type: ignore[attr-defined]
+        spread = prediction.std
     else:  # a share of the whole variance, which does not depend on the units of the targets
-        spread = prediction.epistemic / prediction.variance  # type: ignore[attr-defined]
+        spread = prediction.epistemic / prediction.variance
     if prediction.draws > 1 and float(spread.max()) < 1e-6:
         text = "all draws predict the same: the posterior has collapsed to a point; raise its std, lr or prior scale"
         warnings.warn(text, PosterityWarning, stacklevel=2)

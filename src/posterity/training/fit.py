@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from posterity.calling import InputSpec
+from posterity.data.pieces import to_train_on
 from posterity.devices import device_order
 from posterity.methods.base import Method
 from posterity.networks import copied
@@ -27,6 +28,7 @@ from posterity.training.checks import (
     check_arguments,
     check_data,
     check_held,
+    check_ranks,
     check_single,
     check_statistics,
     refuse_one_class,
@@ -63,7 +65,8 @@ def fit(
             weights; several members each start afresh. BatchNorm layers in eval mode, in a network that is in training
             mode, are frozen: they use their statistics and keep them.
         method: How to get the posterior, such as ``MAP()`` or ``SWAG(rank=20)``.
-        data: A DataLoader or list of batches, a Dataset, or a tuple of tensors (inputs, targets).
+        data: A DataLoader or list of batches, a Dataset, a tuple of tensors (inputs, targets), or a ``DataSet`` (its
+            training part).
         likelihood: How targets arise from outputs; None takes Categorical for integer targets and Gaussian with learned
             noise for real ones.
         epochs: Passes over the data; 10 if neither this nor ``training.steps`` is given.
@@ -112,7 +115,7 @@ def _prepared(
     seed = int(seed)  # numpy's integers would not go into a file
     device = local_device(training.pick_device())
     with session(device) as ranks, global_seed(seed + ranks.rank, device):
-        yield _job(_made(module), method, data, likelihood, epochs, seed, training, ranks, device)
+        yield _job(_made(module), method, to_train_on(data), likelihood, epochs, seed, training, ranks, device)
 
 
 def _made(module: nn.Module | Callable[[], nn.Module]) -> nn.Module:
@@ -215,7 +218,9 @@ def _job(
     steps = int(training.steps or (epochs or 10) * stream.steps_per_epoch)
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
     order = device_order(probe, first.inputs)
-    return Job(method, likelihood, stream, training, plan, ranks, device, seed, order, held_stream), probe
+    job = Job(method, likelihood, stream, training, plan, ranks, device, seed, order=order, held=held_stream)
+    check_ranks(job, probe)
+    return job, probe
 
 
 @torch.no_grad()

@@ -11,9 +11,10 @@ over weights, and this is the one place where a fit divides it by ``num_data``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -109,7 +110,7 @@ def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch,
     judged = 0
     for _ in range(method.mc_samples):
         for micro in micros:
-            # A weight of 1 but for ragged pieces: the mean over entries and ranks is then the mean over the batch.
+            # The weight, 1 except for ragged pieces, makes the mean over entries and ranks the mean over the batch.
             weight = len(micro.targets) * len(micros) * job.ranks.world / size
             with method.perturb(run.optimizer, weight):
                 for row in run.padding:
@@ -140,13 +141,14 @@ def _mean_loss(likelihood: Likelihood, outputs: Tensor, batch: Batch) -> Tensor:
 
 def _update(run: Run, job: Job) -> None:
     """Average over ranks, clip, step, observe."""
-    statistics = job.method.statistics(run)
-    if run.noise is not None:
-        noise = [p.grad / run.entries for p in run.noise.parameters() if p.grad is not None]
-        for p, g in zip(run.noise.parameters(), noise, strict=True):
-            p.grad = g
-        statistics = [*statistics, *noise]
-    job.ranks.average_(statistics)
+    with _of_the_same_weights(run, job.ranks) as shares:
+        statistics = job.method.statistics(run)
+        if run.noise is not None:
+            noise = [p.grad / run.entries for p in run.noise.parameters() if p.grad is not None]
+            for p, g in zip(run.noise.parameters(), noise, strict=True):
+                p.grad = g
+            statistics = [*statistics, *noise]
+        job.ranks.average_([*statistics, *shares])
     if job.training.clip is not None:
         _clip(run, job.training.clip)
     run.optimizer.step()
@@ -156,6 +158,26 @@ def _update(run: Run, job: Job) -> None:
         run.noise_optimizer.zero_grad()
     run.step += 1
     run.collector.observe(run)
+
+
+@contextmanager
+def _of_the_same_weights(run: Run, ranks: Ranks) -> Iterator[list[Tensor]]:
+    """Inside, weights that no example of this rank went through have a gradient, of zeros: others may have met them.
+
+    Gives what is to be averaged besides, the share of ranks that each weight has met; one that none has, is left alone.
+    """
+    weights = [p for group in run.optimizer.param_groups for p in group["params"] if p.requires_grad]
+    idle = [i for i, p in enumerate(weights) if p.grad is None]
+    if ranks.world == 1 or len(idle) == len(weights):  # of all, where the optimizer gathers gradients itself
+        yield []
+        return
+    shares = torch.ones(len(weights), device=weights[0].device)
+    for i in idle:
+        shares[i], weights[i].grad = 0, torch.zeros_like(weights[i])
+    yield [shares]
+    for i in idle:
+        if not shares[i]:
+            weights[i].grad = None
 
 
 def _end_epoch(run: Run, job: Job, watch: Watch, callbacks: tuple[Callback, ...]) -> None:
@@ -203,7 +225,7 @@ def _split(batch: Batch, pieces: int) -> list[Batch]:
         return [batch]
     size = -(-num_examples(batch.inputs) // pieces)
     starts = range(0, len(batch.targets), size)
-    return [map_batch(batch, lambda t, a=start: t[a : a + size]) for start in starts]  # type: ignore[misc]
+    return [map_batch(batch, itemgetter(slice(start, start + size))) for start in starts]
 
 
 def _skip(batches: Iterator[tuple[Batch, float]], count: int) -> None:

@@ -204,7 +204,7 @@ def _stackable(networks: list[nn.Module], job: Job) -> bool:
 
 @torch.enable_grad()
 def _maps(networks: list[nn.Module], inputs: Tensor) -> bool:
-    """Whether the networks' own code can be stacked: not with masks, branches on values, or checkpoints."""
+    """Whether the networks' own code can be stacked: not if it draws masks, branches on values or has checkpoints."""
     try:
         Stacked(networks)(inputs[:1].repeat_interleave(len(networks), 0)).sum().backward()
     except RuntimeError as error:

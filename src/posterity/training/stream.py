@@ -42,7 +42,7 @@ class Stream(Protocol):
     batch_size: int
     steps_per_epoch: int
     smallest: int
-    """Examples of the smallest batch, as far as can be told."""
+    """Examples of the smallest batch, as far as is known."""
     checked: bool
     """Whether all of the data has been looked at before the first step."""
 

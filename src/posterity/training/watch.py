@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import torch
 
@@ -81,11 +82,11 @@ class Watch:
 @torch.no_grad()
 def held_out_loss(run: Run, likelihood: Likelihood, held: Stream) -> float:
     """Mean negative log-likelihood on validation data at the current weights, in eval mode; weighted as in training."""
-    log_prob = (run.noise or likelihood).log_prob  # type: ignore[union-attr]
+    known: Any = run.noise or likelihood
     run.module.eval()
     try:
         sums = [
-            (batch.weighted(log_prob(call(run.module, batch.inputs), batch.targets)).sum(), len(batch.targets))  # type: ignore[operator]
+            (batch.weighted(known.log_prob(call(run.module, batch.inputs), batch.targets)).sum(), len(batch.targets))
             for batch in held.once()
         ]
     finally:

@@ -108,15 +108,8 @@ def classes(results: Results, methods: Sequence[str] | None = None) -> Figure:
     if table.shape[1] <= 12:
         middle = 100 * table.max() / 2  # of the colours, which start at zero
         for (i, j), value in np.ndenumerate(100 * table):
-            ax.text(
-                j,
-                i,
-                f"{value:.1f}",
-                ha="center",
-                va="center",
-                fontsize=7,
-                color="#ffffff" if value < middle else "#000000",
-            )
+            ink = "#ffffff" if value < middle else "#000000"
+            ax.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=7, color=ink)
     made.colorbar(shown, ax=ax, label="calibration error, points", shrink=0.9)
     return made
 

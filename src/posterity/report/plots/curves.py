@@ -46,17 +46,10 @@ def draws(results: Results, methods: Sequence[str] | None = None, figures: Seque
     regression = results["task"] == "regression"
     for method in methods:
         seeds = detail(results, method, "draws")
-        counts = seeds[0]["draws"]
+        counts, index = seeds[0]["draws"], place(results, method)
+        dot = "o" if len(counts) > 1 else style.marker(index)
         for ax, name in zip(axes, figures, strict=True):
-            values = mean([s[name] for s in seeds])
-            look = style.line(place(results, method))
-            ax.plot(
-                counts,
-                values,
-                marker="o" if len(counts) > 1 else style.marker(place(results, method)),
-                label=label(method),
-                **look,
-            )
+            ax.plot(counts, mean([s[name] for s in seeds]), marker=dot, label=label(method), **style.line(index))
     for ax, name in zip(axes, figures, strict=True):
         error = "squared error" if regression else "error rate"
         ax.set(xscale="log", xlabel="draws averaged", ylabel=error if name == "error" else "NLL")
