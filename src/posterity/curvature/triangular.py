@@ -8,7 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["gram_lower", "inverse_lower", "inverse_root"]
+from posterity.types import PosterityError
+
+__all__ = ["cholesky", "gram_lower", "inverse_lower", "inverse_root"]
 
 _SMALL = 256
 """Rows up to which a matrix is taken in one piece."""
@@ -46,4 +48,15 @@ def inverse_root(matrix: Tensor) -> Tensor:
     With rows and columns in reverse order the Cholesky factor L gives the inverse as L⁻ᵀ L⁻¹, and turned back L⁻ᵀ is
     lower triangular.
     """
-    return inverse_lower(torch.linalg.cholesky(matrix.flip(0, 1))).T.flip(0, 1)
+    return inverse_lower(cholesky(matrix.flip(0, 1))).T.flip(0, 1)
+
+
+def cholesky(precision: Tensor) -> Tensor:
+    """The Cholesky factor of what a curvature and a prior add up to; refused where rounding leaves it without one."""
+    try:
+        return torch.linalg.cholesky(precision)
+    except torch.linalg.LinAlgError as error:
+        raise PosterityError(
+            f"a curvature of {len(precision)} rows is not positive definite in {precision.dtype}: standardise the "
+            "inputs, give a narrower prior or more damping, or train in float64"
+        ) from error

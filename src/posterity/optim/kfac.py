@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.curvature.kfac import KroneckerBlock, KroneckerCapture, Sharing, cut_blocks
-from posterity.curvature.triangular import gram_lower, inverse_lower
+from posterity.curvature.triangular import cholesky, gram_lower, inverse_lower
 from posterity.optim.flat_group import FlatGroup, PerWeight
 from posterity.optim.modules import WatchingOptimizer
 from posterity.optim.prior import Group, noise_scale, scaled_precision, with_prior_gradient
@@ -50,7 +50,7 @@ def damped_roots(A: Tensor, G: Tensor, damping: float) -> tuple[Tensor, Tensor]:
 def _inverse_root(matrix: Tensor, damping: Tensor) -> Tensor:
     """L⁻ᵀ of the Cholesky factor L of matrix + damping I."""
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    return inverse_lower(torch.linalg.cholesky(matrix + damping * identity)).T
+    return inverse_lower(cholesky(matrix + damping * identity)).T
 
 
 def natural_gradient(M: Tensor, A_inverse: Tensor, G_inverse: Tensor) -> Tensor:
