@@ -123,3 +123,14 @@ def test_moments_and_density_are_those_of_the_mixture():
     torch.testing.assert_close(mixture.variance()["weight"].squeeze(), exact.variance)
     where = torch.tensor([[0.2]]).double()
     torch.testing.assert_close(mixture.log_prob({"weight": where}), exact.log_prob(where.squeeze()))
+
+
+def test_a_mixture_gives_as_many_draws_as_its_smallest_bank_allows():
+    """Equal weight on parts with 4 and 8 draws leaves 4 of each."""
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)), torch.randn(16, 2)
+    mean = {name: p.detach() for name, p in module.named_parameters()}
+    part = DiagonalGaussian(module, LIKELIHOOD, mean, {name: torch.full_like(p, 0.1) for name, p in mean.items()})
+    mixture = Mixture([part.refresh([(x, torch.zeros(16, 1))], draws=n) for n in (4, 8)])
+    assert mixture.most_draws == 8
+    assert mixture.predict(x, draws="auto", tolerance=1e-9).draws == 8
