@@ -166,9 +166,10 @@ def _of_the_same_weights(run: Run, ranks: Ranks) -> Iterator[list[Tensor]]:
 
     Gives what is to be averaged besides, the share of ranks that each weight has met; one that none has, is left alone.
     """
-    weights = [p for group in run.optimizer.param_groups for p in group["params"] if p.requires_grad]
+    groups = run.optimizer.param_groups if ranks.world > 1 else []
+    weights = [p for group in groups for p in group["params"] if p.requires_grad]
     idle = [i for i, p in enumerate(weights) if p.grad is None]
-    if ranks.world == 1 or len(idle) == len(weights):  # of all, where the optimizer gathers gradients itself
+    if len(idle) == len(weights):  # one process; or all, where the optimizer gathers gradients itself
         yield []
         return
     shares = torch.ones(len(weights), device=weights[0].device)
