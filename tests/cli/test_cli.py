@@ -380,6 +380,14 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     assert code == 2 and "not a whole safetensors file" in err
 
 
+def test_a_config_may_begin_with_a_byte_order_mark(posterity, tmp_path):
+    """As editors of Windows write it."""
+    (tmp_path / "run.toml").write_text('[run]\ndata = "two-moons"\n', encoding="utf-8-sig")
+    code, _, err = posterity("fit", "--config", "run.toml", "--out", "run", *FAST)
+    assert code == 0, err
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["run"]["data"] == "two-moons"
+
+
 def test_the_module_runs_as_a_command():
     done = subprocess.run([sys.executable, "-m", "posterity", "models"], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "resnet18" in done.stdout

@@ -188,7 +188,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise PosterityError(f"there is no config file {path}")
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # with the mark that editors of Windows begin with
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PosterityError(f"{path} is not TOML: {error}") from error
 
