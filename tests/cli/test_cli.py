@@ -14,7 +14,7 @@ from PIL import Image
 from posterity import data
 from posterity.cli.config import build_method, plain
 from posterity.cli.main import run as command
-from posterity.cli.predict import _png, _standardised
+from posterity.cli.predict import _picture, _standardised
 from posterity.files import read_state, write_state
 from posterity.methods import METHODS
 
@@ -196,13 +196,35 @@ def test_a_file_whose_columns_have_moved_is_judged_and_learned_from_by_their_nam
         assert code == 2 and err == "posterity: d has no column 'a', which the network needs: there are b, c\n"
 
 
-def test_pictures_are_read(posterity, tmp_path):
+def test_pngs_are_read(posterity, tmp_path):
     from PIL import Image
 
     posterity("fit", "--data", "digits", "--out", "run", *FAST)
     Image.fromarray(np.zeros((32, 32), np.uint8)).save(tmp_path / "a.png")
     code, out, _ = posterity("predict", "run", "a.png")
     assert code == 0 and "entropy" in out
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".JPEG", ".bmp", ".gif", ".webp"])
+def test_photographs_are_read_as_the_guide_to_data_reads_them(posterity, tmp_path, suffix):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "d.npz", x=rng.integers(0, 256, (60, 6, 5, 3), dtype=np.uint8), y=np.arange(60) % 2)
+    posterity("fit", "--data", "d.npz", "--model", "mlp", "--out", "run", *FAST)
+    photo = tmp_path / f"photo{suffix}"
+    Image.fromarray(rng.integers(0, 256, (24, 20, 3), dtype=np.uint8)).save(photo)
+    with Image.open(photo) as read:
+        np.savez(tmp_path / "x.npz", x=np.asarray(read.convert("RGB").resize((5, 6)))[None])
+    for file, out in ((photo.name, "photo.json"), ("x.npz", "x.json")):
+        assert posterity("predict", "run", file, "--out", out)[0] == 0
+    assert (tmp_path / "photo.json").read_text() == (tmp_path / "x.json").read_text()
+
+
+@pytest.mark.parametrize("name", ["data", "features", "test_x", "X_test", "Images", "x"])
+def test_inputs_to_predict_have_the_names_of_inputs_to_fit(posterity, tmp_path, name):
+    posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
+    np.savez(tmp_path / "d.npz", **{name: np.zeros((3, 2)), "x_train": np.ones((3, 2)), "y_test": np.zeros(3)})
+    code, out, err = posterity("predict", "run", "d.npz")
+    assert code == 0 and "3 inputs" in out, err
 
 
 @pytest.mark.parametrize("command", ["methods", "data", "models"])
@@ -400,7 +422,7 @@ def test_results_come_in_a_terminal_without_unicode(monkeypatch):
 
 
 @pytest.mark.parametrize("channels", [(), (3,), (4,)], ids=["grey", "colour", "with transparency"])
-def test_pictures_are_read_in_the_units_of_the_run(tmp_path, channels):
+def test_pngs_are_read_in_the_units_of_the_run(tmp_path, channels):
     """Bytes, and a picture of them, are the same to runs that were fitted to bytes and to floats up to 255."""
     raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10, *channels), dtype=np.uint8)
     Image.fromarray(raw[0]).save(tmp_path / "one.png")
@@ -409,10 +431,10 @@ def test_pictures_are_read_in_the_units_of_the_run(tmp_path, channels):
         dataset = data.load(str(tmp_path / f"{name}.npz"))
         whole = _standardised(raw, dataset)
         assert abs(float(whole.mean())) < 0.05 and float(whole.std()) == pytest.approx(1, abs=0.05)
-        torch.testing.assert_close(_standardised(_png(tmp_path / "one.png", dataset), dataset), whole[:1])
+        torch.testing.assert_close(_standardised(_picture(tmp_path / "one.png", dataset), dataset), whole[:1])
 
 
-def test_pictures_of_16_bits_are_read(tmp_path):
+def test_pngs_of_16_bits_are_read(tmp_path):
     """The same picture in 8 and in 16 bits is the same to a run; Pillow would make nearly all of the latter white."""
     raw = np.random.default_rng(0).integers(0, 256, (60, 12, 10), dtype=np.uint8)
     deep = raw.astype(np.uint16) * 257
@@ -423,11 +445,11 @@ def test_pictures_of_16_bits_are_read(tmp_path):
         dataset = data.load(str(tmp_path / f"{name}.npz"))
         for picture in ("8.png", "16.png"):
             torch.testing.assert_close(
-                _standardised(_png(tmp_path / picture, dataset), dataset), _standardised(x, dataset)[:1]
+                _standardised(_picture(tmp_path / picture, dataset), dataset), _standardised(x, dataset)[:1]
             )
     colours = np.stack([raw] * 3, axis=-1)
     np.savez(tmp_path / "colours.npz", x=colours, y=np.arange(60) % 2)
     dataset = data.load(str(tmp_path / "colours.npz"))
     torch.testing.assert_close(
-        _standardised(_png(tmp_path / "16.png", dataset), dataset), _standardised(colours, dataset)[:1]
+        _standardised(_picture(tmp_path / "16.png", dataset), dataset), _standardised(colours, dataset)[:1]
     )

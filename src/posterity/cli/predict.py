@@ -16,7 +16,7 @@ from torch import Tensor
 from posterity.cli.folder import RunFolder
 from posterity.cli.show import table
 from posterity.data import DataSet, Kind
-from posterity.data.formats import read_npz
+from posterity.data.own import npz_inputs
 from posterity.data.tables import read_inputs
 from posterity.files import write_bytes
 from posterity.prediction import Prediction, Regression
@@ -24,11 +24,13 @@ from posterity.types import PosterityError
 
 _ROWS = 50
 """How many rows a table in the shell has at most."""
+_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+"""What Pillow reads as numbers of known units: those of a .tiff can be any."""
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder of `posterity fit`.")],
-    inputs: Annotated[Path, typer.Argument(help="A .npz (array x), a .csv, or a .png, in original units.")],
+    inputs: Annotated[Path, typer.Argument(help="A .npz (array x), a .csv, or a picture, in original units.")],
     out: Annotated[
         Path | None, typer.Option(help="Write a .csv or .json with all of them instead of a table of the first 50.")
     ] = None,
@@ -62,7 +64,7 @@ def _read(path: Path, dataset: DataSet) -> np.ndarray:
     """Raw inputs from a file, at least one."""
     if not path.is_file():
         raise PosterityError(f"there is no file {path}")
-    readers = {".npz": _npz, ".csv": _csv, ".png": _png}
+    readers = {".npz": _npz, ".csv": _csv} | dict.fromkeys(_PICTURES, _picture)
     if path.suffix.lower() not in readers:
         raise PosterityError(f"inputs must be a {', '.join(readers)} file, got {path.name}")
     try:
@@ -75,28 +77,24 @@ def _read(path: Path, dataset: DataSet) -> np.ndarray:
 
 
 def _npz(path: Path, dataset: DataSet) -> np.ndarray:
-    arrays = read_npz(path)
-    name = next((n for n in ("x", "x_test", "inputs", "images", "X") if n in arrays), None)
-    if name is None:
-        raise PosterityError(f"{path} must hold an array called x, it has {', '.join(arrays)}")
-    return np.atleast_1d(arrays[name])
+    return npz_inputs(path)
 
 
 def _csv(path: Path, dataset: DataSet) -> np.ndarray:
     return read_inputs(path, dataset.columns)
 
 
-def _png(path: Path, dataset: DataSet) -> np.ndarray:
+def _picture(path: Path, dataset: DataSet) -> np.ndarray:
     from PIL import Image
 
     if dataset.kind != Kind.IMAGE:
         raise PosterityError(f"{path} is a picture, but this run was fitted to inputs of shape {dataset.shape}")
     channels, height, width = dataset.shape
-    read = Image.open(path)
-    deep = read.mode.startswith("I")  # one channel of 16 bits, of which Pillow would make all above 255 white
-    if deep and channels == 4:
-        raise PosterityError(f"{path} has one channel of 16 bits, this run was fitted to four of 8 bits")
-    picture = read.convert("F" if deep else {1: "L", 4: "RGBA"}.get(channels, "RGB")).resize((width, height))
+    with Image.open(path) as read:
+        deep = read.mode.startswith("I")  # one channel of 16 bits, of which Pillow would make all above 255 white
+        if deep and channels == 4:
+            raise PosterityError(f"{path} has one channel of 16 bits, this run was fitted to four of 8 bits")
+        picture = read.convert("F" if deep else {1: "L", 4: "RGBA"}.get(channels, "RGB")).resize((width, height))
     pixels = np.asarray(picture, dtype=np.float32) * (_white(dataset) / (65535 if deep else 255))
     return np.broadcast_to(pixels.reshape(height, width, -1), (height, width, channels)).transpose(2, 0, 1)[None]
 

@@ -64,7 +64,7 @@ def split(arrays: Arrays, seed: int, test: float = 0.2) -> tuple[Arrays, Arrays]
 
 
 def _npz_parts(path: Path, seed: int) -> tuple[Arrays, Arrays]:
-    arrays = {name.lower(): array for name, array in read_npz(path).items()}
+    arrays = _arrays(path)
 
     def part(suffix: str) -> Arrays | None:
         found = [_named(arrays, names, suffix) for names in (_INPUTS, _TARGETS)]
@@ -76,6 +76,22 @@ def _npz_parts(path: Path, seed: int) -> tuple[Arrays, Arrays]:
         there = ", ".join(sorted(arrays)) or "nothing"
         raise PosterityError(f"{path} holds {there}, expected x and y, or x_train, y_train, x_test and y_test")
     return (whole, test) if test is not None else split(whole, seed)
+
+
+def npz_inputs(path: Path) -> np.ndarray:
+    """The inputs of an .npz without targets, under any name that those of a data set may have; else its test part's."""
+    arrays = _arrays(path)
+    candidates = (_named(arrays, _INPUTS, part) for part in ("", "test"))
+    found = next((array for array in candidates if array is not None), None)
+    if found is None:
+        raise PosterityError(f"{path} must hold an array called x, it has {', '.join(arrays)}")
+    return np.atleast_1d(found)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz by their names in lower case."""
+    arrays = read_npz(path)
+    return {name.lower(): arrays[name] for name in sorted(arrays)}  # of X and x the latter
 
 
 def _named(arrays: dict[str, np.ndarray], names: tuple[str, ...], part: str) -> np.ndarray | None:
