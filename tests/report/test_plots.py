@@ -1,3 +1,4 @@
+import inspect
 import io
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -8,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from posterity.report import plots, style
+from posterity.report import plots, sparsity, style
 from posterity.report.plots.examples import picture
 from posterity.report.plots.select import mean
 from posterity.types import PosterityError
@@ -146,3 +147,9 @@ def test_many_methods_can_be_told_apart_and_leave_room_for_the_plot(digits):
     assert box.height * made.get_figheight() > 1.5  # inches
     looks = [(style.colour(i), style.marker(i)) for i in range(27)]
     assert len(set(looks)) == 27
+
+
+def test_a_plot_is_known_by_its_own_parameters():
+    """``help`` and editors show them, and not those of the function that sets the style."""
+    assert list(inspect.signature(sparsity.film_strip).parameters) == ["frames", "count"]
+    assert sparsity.film_strip.__module__ == "posterity.report.sparsity"

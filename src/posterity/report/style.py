@@ -10,6 +10,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, ParamSpec
 
 from matplotlib import rc_context
@@ -78,6 +79,7 @@ _SETTINGS: Any = {
 def styled(function: Callable[P, Figure]) -> Callable[P, Figure]:
     """Make a plot in the house style; matplotlib's own settings are as before afterwards."""
 
+    @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> Figure:
         with rc_context(_SETTINGS):
             made = function(*args, **kwargs)
@@ -85,7 +87,6 @@ def styled(function: Callable[P, Figure]) -> Callable[P, Figure]:
             made.set_layout_engine("none")  # the layout is found; every save would look for it again
             return made
 
-    wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
     return wrapper
 
 
