@@ -402,6 +402,14 @@ def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     assert code == 2 and "not a whole safetensors file" in err
 
 
+def test_training_targets_of_one_class_are_refused_by_its_name(posterity, tmp_path):
+    """The test part has two more classes, so that the number would say nothing."""
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    np.savez(tmp_path / "d.npz", x_train=x, y_train=["cat"] * 8, x_test=x, y_test=["ant", "dog"] * 4)
+    code, _, err = posterity("fit", "--data", "d.npz", "--out", "run", *FAST)
+    assert code == 2 and err == "posterity: all targets are class 'cat': there is nothing to learn from one class\n"
+
+
 def test_a_config_may_begin_with_a_byte_order_mark(posterity, tmp_path):
     """As editors of Windows write it."""
     (tmp_path / "run.toml").write_text('[run]\ndata = "two-moons"\n', encoding="utf-8-sig")

@@ -87,7 +87,7 @@ def _fit(settings: RunConfig, dataset: data.DataSet, folder: RunFolder, resume: 
         posterior = fit_posterior(
             network,
             chosen,
-            dataset.training(),
+            dataset,
             likelihood=settings.make_likelihood(),
             epochs=None if training.steps else settings.epochs,
             members=settings.members,

@@ -151,10 +151,6 @@ def encode_targets(
     values, numbers = np.unique(y.astype(np.int64) if y.dtype.kind == "f" else y, return_inverse=True)
     if len(values) < 2:
         raise PosterityError(f"{where}: a classification needs at least two classes, got only {values[0]!s}")
-    learned = np.unique(numbers[: len(train)])
-    if len(learned) == 1:
-        one = str(values[learned[0]])
-        raise PosterityError(f"{where}: all training targets are {one!r}: there is nothing to learn from one class")
     coded = torch.from_numpy(numbers.astype(np.int64))
     return coded[: len(train)], coded[len(train) :], tuple(str(value) for value in values)
 

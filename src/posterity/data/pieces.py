@@ -38,7 +38,7 @@ def pieces(data: Any, size: int = PIECE) -> Iterator[Batch]:
 
 def to_train_on(data: Any) -> Any:
     """The training part of a DataSet; anything else as it is."""
-    return data.train if isinstance(data, DataSet) else data
+    return data.training() if isinstance(data, DataSet) else data
 
 
 def to_choose_by(data: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import SupportsIndex
 
 import torch
@@ -31,13 +32,13 @@ __all__ = [
 ]
 
 
-def refuse_one_class(job: Job) -> None:
-    """Refuse classes that are all the same, as far as all are known."""
+def refuse_one_class(job: Job, classes: Sequence[str] | None) -> None:
+    """Refuse classes that are all the same, as far as all are known; by name, where they have ``classes``."""
     targets = job.stream.targets if isinstance(job.stream, Resident) else None
     if targets is not None and job.likelihood.classifies and bool((targets == targets.flatten()[0]).all()):
-        raise PosterityError(
-            f"all targets are class {int(targets.flatten()[0])}: there is nothing to learn from one class"
-        )
+        one = int(targets.flatten()[0])
+        name = one if classes is None else repr(classes[one])
+        raise PosterityError(f"all targets are class {name}: there is nothing to learn from one class")
 
 
 def check_statistics(network: nn.Module) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from posterity.calling import InputSpec
+from posterity.data.dataset import DataSet
 from posterity.data.pieces import to_train_on
 from posterity.devices import device_order
 from posterity.methods.base import Method
@@ -77,7 +78,7 @@ def fit(
     training = training or Training()
     check_arguments(method, likelihood, epochs, members, seed, training)
     with _prepared(module, method, data, likelihood, epochs, seed, training) as (job, probe):
-        refuse_one_class(job)
+        refuse_one_class(job, data.classes if isinstance(data, DataSet) else None)
         if members == 1:
             return fit_one(probe, job)
         from posterity.training.restarts import fit_members  # it needs fit_one
