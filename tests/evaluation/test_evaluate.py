@@ -201,6 +201,14 @@ def test_a_clear_winner_is_named():
     assert best.compare(elsewhere)["nll"].error == pytest.approx(error)
 
 
+def test_without_resamples_nothing_is_tied(classifier, labelled):
+    plain = evaluate(classifier, labelled, resamples=0)
+    worse = Scores({**plain, "nll": plain["nll"] + 5}, about=plain.about)
+    for other in (plain, worse):
+        found = plain.compare(other)["nll"]
+        assert math.isnan(found.error) and not found.tied and found.verdict == "no contest"
+
+
 def test_shown_as_text_html_and_table(result):
     from rich.console import Console
 
