@@ -50,6 +50,12 @@ def test_a_linear_network_with_known_moments(tmp_path):
     np.testing.assert_allclose(got["std"], (epistemic + 0.25).sqrt(), rtol=1e-5)
 
 
+def test_counts_of_a_wide_log_rate(tmp_path):
+    posterior = gaussian(nn.Linear(4, 1), pst.likelihoods.Poisson(), (4,), std=0.7)
+    pst.export(posterior, tmp_path / "counts.onnx", "moments")
+    check(tmp_path / "counts.onnx", posterior, "moments", torch.randn(6, 4, generator=torch.Generator().manual_seed(1)))
+
+
 @pytest.mark.parametrize("draws", [3, "moments"])
 def test_convolutions_pooling_and_relu(draws, tmp_path):
     torch.manual_seed(0)

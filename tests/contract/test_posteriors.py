@@ -72,6 +72,12 @@ def test_save_load(posterior, tmp_path):
 
 
 @every_posterior
+def test_a_precision_in_the_place_of_the_device_is_refused(posterior):
+    with pytest.raises(pst.PosterityError, match=r"goes by name: to\(dtype=torch.float32\)"):
+        posterior.to(torch.float32)
+
+
+@every_posterior
 def test_precision_can_be_changed(posterior):
     single = posterior.to(dtype=torch.float32).predict(INPUTS.float()).probs
     assert single.dtype == torch.float32

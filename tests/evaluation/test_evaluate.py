@@ -201,6 +201,25 @@ def test_a_clear_winner_is_named():
     assert best.compare(elsewhere)["nll"].error == pytest.approx(error)
 
 
+def test_without_resamples_nothing_is_tied(classifier, labelled):
+    plain = evaluate(classifier, labelled, resamples=0)
+    worse = Scores({**plain, "nll": plain["nll"] + 5}, about=plain.about)
+    for other in (plain, worse):
+        found = plain.compare(other)["nll"]
+        assert math.isnan(found.error) and not found.tied and found.verdict == "no contest"
+
+
+def test_one_example_says_nothing_of_chance(classifier, labelled):
+    x, y = labelled
+    alone = evaluate(classifier, (x[:1], y[:1]), ood={"many": x[:5], "one": x[:1]}, resamples=20)
+    among = evaluate(classifier, labelled, ood={"many": x[:5], "one": x[:1]}, resamples=20)
+    assert all(math.isnan(end) for end in alone.interval("nll"))
+    worse = Scores({**alone, "nll": alone["nll"] + 5}, about=alone.about)
+    assert alone.compare(worse)["nll"].verdict == "no contest"
+    assert among.interval("nll").error > 0 and among.interval("many/auroc_entropy").error > 0
+    assert math.isnan(among.interval("one/auroc_entropy").error) and math.isnan(among.interval("ood_auroc").error)
+
+
 def test_shown_as_text_html_and_table(result):
     from rich.console import Console
 

@@ -9,6 +9,8 @@ from sklearn import metrics as sk
 
 from posterity.evaluation import calibration, scores, selective
 from posterity.prediction import Classification
+from posterity.prediction.accumulate import accumulator
+from posterity.probability.likelihoods import Gaussian
 from posterity.types import PosterityError
 
 HAND = torch.tensor([[0.7, 0.3], [0.6, 0.4], [0.1, 0.9], [0.5, 0.5]], dtype=torch.float64)
@@ -28,6 +30,13 @@ def test_by_hand():
     assert scores.brier(HAND, TRUTH).item() == pytest.approx((2 * 0.09 + 2 * 0.36 + 2 * 0.01 + 2 * 0.25) / 4)
     by_hand = -(0.7 * math.log(0.7) + 0.3 * math.log(0.3))
     assert scores.entropy(HAND[:1]).item() == pytest.approx(by_hand)
+
+
+def test_a_regression_has_no_classes_to_score():
+    outputs = accumulator(Gaussian(0.5))
+    outputs.add(torch.zeros(3, 4, 1))
+    with pytest.raises(PosterityError, match="a regression has no class probabilities"):
+        scores.accuracy(outputs.finish(), TRUTH)
 
 
 def test_agrees_with_sklearn():

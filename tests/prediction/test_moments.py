@@ -283,6 +283,24 @@ def test_regression_has_the_exact_variance():
     torch.testing.assert_close(prediction.mean, q.module(x))
 
 
+def test_counts_of_a_wide_log_rate_have_the_moments_of_a_log_normal():
+    q, x = posterior(nn.Linear(1, 2), 1.0, pst.likelihoods.Poisson()), torch.tensor([[0.0], [1.7], [4.0]], dtype=DOUBLE)
+    prediction = q.predict(x, draws="moments")
+    rate = torch.distributions.LogNormal(q.module(x).detach(), (x.square() + 1).sqrt().expand(3, 2))
+    torch.testing.assert_close(prediction.mean, rate.mean)
+    torch.testing.assert_close(prediction.aleatoric, rate.mean)
+    torch.testing.assert_close(prediction.epistemic, rate.variance)
+
+
+def test_a_log_rate_too_wide_for_its_variance_has_quantiles():
+    q = posterior(nn.Linear(1, 1), 1.0, pst.likelihoods.Poisson()).to(dtype=torch.float32)
+    prediction = q.predict(torch.tensor([[8.0]]), draws="moments")  # a variance of e¹³⁰
+    low, high = prediction.interval(0.9)
+    center, reach = q.module(torch.tensor([[8.0]])).item(), 1.645 * 65**0.5
+    assert prediction.std.isinf().all()
+    assert low.item() == 0 and high.log().item() == pytest.approx(center + reach, rel=0.02)
+
+
 @pytest.mark.parametrize("likelihood", [pst.likelihoods.Categorical(), pst.likelihoods.Gaussian(0.5)])
 def test_points_taken_a_few_at_a_time_give_the_same(likelihood, monkeypatch):
     torch.manual_seed(0)

@@ -118,6 +118,20 @@ def test_in_a_real_browser(folder):
         assert {url for url in browser.requests if url.startswith("file")} == {(folder / "report.html").as_uri()}
 
 
+@needs_browser
+def test_a_long_word_in_why_a_method_failed_leaves_the_table_its_width(digits, tmp_path):
+    """As the name of a parameter deep inside a network."""
+    widths = {}
+    with Browser() as browser:
+        for name, reason in (("short", "the loss became nan"), ("long", f"NaN in {'encoder.layers.' * 20}weight")):
+            failed = {"method": "ivon", "seed": 0, "status": "failed", "reason": reason}
+            made = {**digits, "methods": [*digits["methods"], "ivon"], "runs": [*digits["runs"], failed]}
+            (tmp_path / f"{name}.html").write_text(page(made))
+            browser.open(tmp_path / f"{name}.html", 1280)
+            widths[name] = browser.run("document.querySelector('#ranking').scrollWidth")
+    assert widths["long"] == widths["short"]
+
+
 def check_sorting(browser, folder):
     rows = "[...document.querySelectorAll('#ranking tbody tr')].map(r => r.cells[0].innerText.trim())"
     lines = standings(read_results(folder))

@@ -113,6 +113,15 @@ def test_verdict_names_the_best_and_what_is_tied():
     assert text.count(". ") == 1 and text.endswith(".")  # two sentences
 
 
+def test_verdict_without_resamples_claims_no_significance():
+    made = results(run("map", 0, 0.5), run("swag", 0, 0.3))
+    for one in made["runs"]:
+        one["scores"]["replicates"] = {}
+    text = verdict(made)
+    assert "Pick SWAG" in text and "no difference can be told from chance" in text
+    assert "no other method" not in text and text.count(". ") == 1
+
+
 def test_verdict_says_who_is_better_elsewhere():
     found = results(run("map", 0, 0.5, ece=0.01), run("swag", 0, 0.3, ece=0.05))
     assert "if calibration matters most, take MAP (ECE 0.010 against 0.050)" in verdict(found)

@@ -99,7 +99,8 @@ class MomentsForm(nn.Module):
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
         """The prediction's parts, in the order of ``CLASSES`` or ``NUMBERS``."""
         mean, variance = self.propagation.moments(inputs)
-        return parts(self.likelihood, mean + variance.sqrt() * self.points)
+        known = self.likelihood.moments(mean, variance)
+        return parts(self.likelihood, mean + variance.sqrt() * self.points) if known is None else numbers(*known)
 
 
 def parts(likelihood: Likelihood, outputs: Tensor) -> tuple[Tensor, ...]:
@@ -109,7 +110,11 @@ def parts(likelihood: Likelihood, outputs: Tensor) -> tuple[Tensor, ...]:
         probs, aleatoric = each.mean(0), entropy(each).mean(0)
         return probs, entropy(probs), aleatoric, entropy(probs) - aleatoric
     mean, epistemic = moments(likelihood.mean(outputs))
-    aleatoric = likelihood.variance(outputs).mean(0)
+    return numbers(mean, likelihood.variance(outputs).mean(0), epistemic)
+
+
+def numbers(mean: Tensor, aleatoric: Tensor, epistemic: Tensor) -> tuple[Tensor, ...]:
+    """The parts of a regression in the order of ``NUMBERS``."""
     return mean, (aleatoric + epistemic).sqrt(), aleatoric, epistemic
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.prediction import Classification
+from posterity.prediction import Classification, Regression
 from posterity.types import PosterityError
 
 __all__ = ["checked", "labelled", "probabilities", "row_weights", "same_length", "weighted_mean"]
@@ -22,7 +22,9 @@ _TOLERANCE = 1e-3
 
 def probabilities(prediction: Any) -> Tensor:
     """Class probabilities [n, classes] of a prediction, or given as they are."""
-    probs = prediction.probs if isinstance(prediction, Classification) else torch.as_tensor(prediction)
+    if isinstance(prediction, Classification | Regression):
+        prediction = prediction.probs  # of which a regression says that it has none
+    probs = torch.as_tensor(prediction)
     if probs.ndim != 2 or probs.shape[0] == 0 or probs.shape[1] < 2:
         raise PosterityError(f"probabilities must be [examples, classes] with two classes, got {tuple(probs.shape)}")
     if not probs.is_floating_point() or not probs.isfinite().all() or probs.min() < 0:

@@ -105,13 +105,13 @@ def _all(
     replicates: dict[str, list[float]] = {}
     for sizes, function in groups:
         figures |= {name: float(value) for name, value in function(None).items()}
-        if resamples:
+        if resamples and min(sizes) > 1:  # of one example every resample is that example, which says nothing of chance
             found = bootstrap(function, sizes, resamples, generator_for(seed))
             replicates |= {name: values.tolist() for name, values in found.items()}
     entropies = [name for name in figures if name.endswith("/auroc_entropy")]  # one an out-of-distribution set
     if entropies:
         figures["ood_auroc"] = sum(figures[name] for name in entropies) / len(entropies)
-    if entropies and resamples:
+    if entropies and all(name in replicates for name in entropies):
         replicates["ood_auroc"] = torch.tensor([replicates[name] for name in entropies]).mean(0).tolist()
     return figures, replicates
 

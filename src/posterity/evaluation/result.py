@@ -148,7 +148,10 @@ class Scores(Mapping[str, float]):
 
 
 class Difference(NamedTuple):
-    """One figure of two posteriors: both values, their difference, its standard error, and which way is better."""
+    """One figure of two posteriors: both values, their difference, its standard error, and which way is better.
+
+    Without resamples the error is NaN, and nothing can be said of chance.
+    """
 
     first: float
     second: float
@@ -159,12 +162,12 @@ class Difference(NamedTuple):
     @property
     def tied(self) -> bool:
         """Whether the difference is within two standard errors, so that chance may have made it."""
-        return not abs(self.difference) > 2 * self.error
+        return abs(self.difference) <= 2 * self.error
 
     @property
     def verdict(self) -> str:
-        """``first`` or ``second`` is better, or they are ``tied``, or the figure is no ``contest``."""
-        if not self.better:
+        """``first`` or ``second`` is better, or they are ``tied``; ``no contest`` without a better way or an error."""
+        if not self.better or math.isnan(self.error):
             return "no contest"
         return "tied" if self.tied else "first" if self.difference * self.better > 0 else "second"
 

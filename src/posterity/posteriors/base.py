@@ -121,6 +121,8 @@ class Posterior:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """A copy on another device or in another precision."""
+        if isinstance(device, torch.dtype):  # as torch's own modules take it
+            raise PosterityError(f"a posterior's precision goes by name: to(dtype={device})")
         moved = copy.copy(self)
         moved.module = duplicate(self.module).to(device=device, dtype=dtype)
         for name, value in vars(self).items():

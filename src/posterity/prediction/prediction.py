@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from posterity.probability.likelihoods import Likelihood
-from posterity.probability.simplex import entropy
+from posterity.probability.simplex import entropy, moments
 from posterity.types import PosterityError, check_level
 
 __all__ = ["Classification", "Prediction", "Regression"]
@@ -226,8 +226,10 @@ class Regression(Prediction):
     def quantile(self, level: float) -> Tensor:
         """The smallest value that y does not exceed with this probability, by bisection on the mixture."""
         check_level(level, "a quantile")
-        reach = self.std / math.sqrt(level * (1 - level))  # no quantile of any distribution lies further out (Cantelli)
-        low, high = self.mean - reach, self.mean + reach + self.likelihood.counts  # a rare count is a step away
+        mean, spread = moments(self.likelihood.mean(self.components))
+        std = (spread + self.likelihood.variance(self.components).mean(0)).sqrt()
+        reach = std / math.sqrt(level * (1 - level))  # no quantile of any distribution lies further out (Cantelli)
+        low, high = mean - reach, mean + reach + self.likelihood.counts  # a rare count is a step away
         for _ in range(60):
             middle = (low + high) / 2
             if bool(((middle == low) | (middle == high)).all()):

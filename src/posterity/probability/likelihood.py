@@ -61,6 +61,10 @@ class Likelihood:
         """Var[y | f]: the noise that more data cannot take away."""
         raise PosterityError(f"{type(self).__name__} has no variance: use probs")
 
+    def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """E[y], E[Var[y | f]] and Var[E[y | f]] of a Gaussian f, where points in its place would miss the tail."""
+        return None
+
     def cdf(self, outputs: Tensor, values: Tensor) -> Tensor:
         """P(y ≤ value | f)."""
         raise PosterityError(f"{type(self).__name__} has no cdf(outputs, values), which quantiles and intervals need")

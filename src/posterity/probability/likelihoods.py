@@ -225,6 +225,11 @@ class Poisson(Likelihood):
         """exp f."""
         return outputs.exp()
 
+    def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of a log-normal rate: E = exp(m + v/2), twice, and E² (exp v − 1)."""
+        rate = (mean + variance / 2).exp()
+        return rate, rate, rate.square() * variance.expm1()
+
     def cdf(self, outputs: Tensor, values: Tensor) -> Tensor:
         """P(y ≤ v) = Q(⌊v⌋ + 1, rate)."""
         counts, rate = torch.broadcast_tensors(values.floor(), outputs.exp())

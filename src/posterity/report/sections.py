@@ -170,7 +170,7 @@ def _shift(results: Results) -> Section | None:
 def _draws(results: Results) -> Section | None:
     if not chosen(results, None, "draws"):
         return None
-    about = "Averaging more networks soon stops helping the error; the NLL goes on improving for longer."
+    about = "As a rule averaging more networks soon stops helping the error, and goes on helping the NLL for longer."
     panels = tuple(
         Panel(f"draws-{n}", f"{n} against the number of draws", partial(plots.draws, results, figures=[n]))
         for n in ("error", "nll")

@@ -61,6 +61,8 @@ def _first(lines: Sequence[Standing], finished: int) -> str:
         alone = "has finished" if finished == 1 else f"has a number as its {what}"
         return f"Only {label(best.name)} {alone}: its {what} is {value}."
     start = f"Pick {label(best.name)}: it has the best {what} ({value}){_paid(best)}"
+    if not cell.tied:  # without resamples, as of one test example, nobody knows who is tied with whom
+        return f"{start}; on these test data no difference can be told from chance."
     tied = [line for line in lines[1:] if line.cells[RANKS].tied]
     if not tied:
         return f"{start}, and no other method is statistically tied with it."
@@ -79,13 +81,13 @@ def _paid(line: Standing) -> str:
 def _second(results: Mapping[str, Any], lines: Sequence[Standing], chosen: Standing) -> str:
     """What its confidence is worth, and who is better where it is not the best."""
     said = _confidence(results, chosen)
+    if len(lines) == 1 or not chosen.cells[RANKS].tied:
+        return f"{said}."
     losing = [
         (name, cell)
         for name, cell in chosen.cells.items()
         if metric(name).better and not cell.tied and any(line.cells[name].tied for line in lines if name in line.cells)
     ]
-    if len(lines) == 1:
-        return f"{said}."
     if not losing:
         return f"{said}, and no other method is significantly better in any figure of quality."
     name, _ = losing[0]
