@@ -23,6 +23,7 @@ __all__ = [
     "buffers_kept",
     "check_same_network",
     "copied",
+    "differentiable",
     "duplicate",
     "hooked",
     "is_batchnorm",
@@ -108,6 +109,19 @@ def train_mode(network: nn.Module) -> nn.Module:
     for layer in filter(is_frozen, network.modules()):
         layer.eval()
     return network
+
+
+@contextmanager
+def differentiable(network: nn.Module) -> Iterator[None]:
+    """Inside, recurrent layers in eval mode do the same in training mode, where alone cuDNN differentiates them."""
+    layers = [(m, m.dropout) for m in network.modules() if isinstance(m, nn.RNNBase) and not m.training]
+    for layer, _ in layers:
+        layer.training, layer.dropout = True, 0.0
+    try:
+        yield
+    finally:
+        for layer, rate in layers:
+            layer.training, layer.dropout = False, rate
 
 
 def plain_copy(module: nn.Module) -> nn.Module:
