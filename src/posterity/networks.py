@@ -23,10 +23,12 @@ __all__ = [
     "buffers_kept",
     "check_same_network",
     "copied",
+    "differentiable",
     "duplicate",
     "hooked",
     "is_batchnorm",
     "is_frozen",
+    "is_spread",
     "load_buffers",
     "own_buffers",
     "parameter_uses",
@@ -34,6 +36,7 @@ __all__ = [
     "precision_of",
     "results_kept",
     "train_mode",
+    "trained_network",
     "unwrapped",
 ]
 
@@ -61,6 +64,17 @@ def results_kept(module: nn.Module) -> dict[int, Any]:
 def unwrapped(module: nn.Module) -> nn.Module:
     """The network inside what ``torch.compile`` returned, whose parameters have the names that a posterior goes by."""
     return getattr(module, "_orig_mod", module)  # the class itself would import torch's compiler, for everyone
+
+
+def is_spread(module: nn.Module) -> bool:
+    """Whether it wraps a network over devices or processes."""
+    return isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel)
+
+
+def trained_network(module: nn.Module) -> nn.Module:
+    """The plain network inside what a loop of one's own has compiled, spread over devices, or both."""
+    inner = unwrapped(module)
+    return trained_network(inner.module) if is_spread(inner) else inner  # type: ignore[arg-type]
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -108,6 +122,19 @@ def train_mode(network: nn.Module) -> nn.Module:
     for layer in filter(is_frozen, network.modules()):
         layer.eval()
     return network
+
+
+@contextmanager
+def differentiable(network: nn.Module) -> Iterator[None]:
+    """Inside, recurrent layers in eval mode do the same in training mode, where alone cuDNN differentiates them."""
+    layers = [(m, m.dropout) for m in network.modules() if isinstance(m, nn.RNNBase) and not m.training]
+    for layer, _ in layers:
+        layer.training, layer.dropout = True, 0.0
+    try:
+        yield
+    finally:
+        for layer, rate in layers:
+            layer.training, layer.dropout = False, rate
 
 
 def plain_copy(module: nn.Module) -> nn.Module:

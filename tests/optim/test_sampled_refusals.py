@@ -100,3 +100,15 @@ def test_a_step_inside_sampled_weights_is_refused_instead_of_lost(make):
     with pytest.raises(PosterityError, match="leave it first"), optimizer.sampled_weights():
         F.cross_entropy(net(INPUTS), TARGETS).backward()
         optimizer.step()
+
+
+def test_two_batches_in_one_pass_are_refused_where_squares_would_be_of_both_together():
+    net = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    optimizer = OPTIMIZERS["vogn"](net)
+    with pytest.raises(PosterityError, match="every backward pass"), optimizer.sampled_weights():
+        for rows in (slice(0, 6), slice(6, 12)):
+            (F.cross_entropy(net(INPUTS[rows]), TARGETS[rows]) / 2).backward()
+    with optimizer.sampled_weights():
+        F.cross_entropy(net(INPUTS), TARGETS).backward()
+        net(INPUTS)  # to look at, without a backward pass
+    optimizer.step()

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from posterity.methods import Laplace, SWAGCollector
 from posterity.optim import IVON, VOGN
+from posterity.probability.likelihoods import Categorical
 
 INPUTS = torch.randn(16, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 TARGETS = torch.arange(16) % 3
@@ -33,6 +35,7 @@ def ivon(net: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
         with optimizer.sampled_weights():
             F.cross_entropy(net(inputs), targets).backward()
         optimizer.step()
+    assert list(optimizer.posterior(net).mean()) == [name for name, _ in network().named_parameters()]
     hessian = [optimizer.state[p]["hessian"].flatten() for p in net.parameters()]
     return torch.cat([*(p.detach().flatten() for p in net.parameters()), *hessian])
 
@@ -51,6 +54,22 @@ def vogn(net: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     return torch.cat([*(p.detach().flatten() for p in net.parameters()), *curvature])
 
 
+def swag(net: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    optimizer, collector = torch.optim.SGD(net.parameters(), lr=0.1), SWAGCollector(net, rank=2)
+    for _ in range(5):
+        F.cross_entropy(net(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        collector.collect()
+    posterior = collector.posterior(Categorical())
+    return torch.cat([posterior.mean()[name].flatten() for name, _ in network().named_parameters()])
+
+
+def after(net: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    posterior = Laplace(linearised=False).post_hoc(net, (INPUTS, TARGETS))
+    return torch.cat([posterior.variance()[name].flatten() for name, _ in network().named_parameters()])
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -59,6 +78,8 @@ if __name__ == "__main__":
     found = {
         "ivon": ivon(DistributedDataParallel(network()), INPUTS[shard], TARGETS[shard]),
         "vogn": vogn(network(), INPUTS[shard], TARGETS[shard]),
+        "swag": swag(DistributedDataParallel(network()), INPUTS[shard], TARGETS[shard]),
+        "after": after(DistributedDataParallel(network()), INPUTS[shard], TARGETS[shard]),
     }
     torch.save(found, Path(sys.argv[1]) / f"{rank}.pt")
     dist.destroy_process_group()

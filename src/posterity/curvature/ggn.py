@@ -32,7 +32,7 @@ from posterity.curvature.outer import examples_at_once
 from posterity.curvature.squared import SquareCapture
 from posterity.flat import Layout
 from posterity.last_layer import features, parameter_order
-from posterity.networks import buffers_kept
+from posterity.networks import buffers_kept, differentiable
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Batch, Params, PosterityError
 from posterity.unrolled import explained, transformable
@@ -151,7 +151,7 @@ def _backward(
 ) -> None:
     """One watched backward pass for each column: the first reaches all parameters, the others only what is needed."""
     params = [p for p in module.parameters() if p.requires_grad]
-    with buffers_kept(module), torch.enable_grad(), watch.on():
+    with buffers_kept(module), differentiable(module), torch.enable_grad(), watch.on():
         outputs = call(module, batch.inputs)
         _check_outputs(outputs)
         outputs = outputs.view_as(outputs)  # a hook on what a backward pass starts from would not run

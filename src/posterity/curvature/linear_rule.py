@@ -63,7 +63,8 @@ class LinearMap:
         given, *met = self.sink.shared.once(self, lambda: self._met(weight, bias))
         if given is not weight:
             raise PosterityError(f"{self.sink.label} was used with different weights in one pass")
-        return _Use.apply(x, *met)  # type: ignore[no-any-return]
+        late = self.sink.label in self.sink.shared.reported  # a backward pass has been here
+        return _Use.apply(x, *met, late)  # type: ignore[no-any-return]
 
     def _met(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, list[Use]]:
         uses: list[Use] = []
@@ -74,17 +75,21 @@ class _Use(torch.autograd.Function):
     """One use: gives its input's gradient, and leaves what the parameters' needs where the uses meet."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, uses: list[Use]) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, uses: list[Use], late: bool
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.uses = uses
+        ctx.uses, ctx.late = uses, late
         return F.linear(x, weight, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if ctx.late:  # its examples are others, and the loss of each batch is another mean
+            raise PosterityError("a second batch came in one pass: enter sampled_weights() for every backward pass")
         x, weight = ctx.saved_tensors
         ctx.uses.append((x, d))
-        return d @ weight.to(d.dtype) if ctx.needs_input_grad[0] else None, None, None, None
+        return d @ weight.to(d.dtype) if ctx.needs_input_grad[0] else None, None, None, None, None
 
 
 class _Meeting(torch.autograd.Function):

@@ -21,7 +21,7 @@ from posterity.calling import Draw, map_inputs
 from posterity.data.pieces import pieces, to_train_on
 from posterity.evaluation.landscape import judge, moved
 from posterity.flat import Layout
-from posterity.networks import duplicate
+from posterity.networks import differentiable, duplicate
 from posterity.posteriors import WeightPosterior
 from posterity.posteriors.batchnorm import batchnorm_layers
 from posterity.probability.likelihoods import Likelihood
@@ -109,7 +109,8 @@ def _trained(
     bend = ends.mean(0).requires_grad_()
     optimizer = torch.optim.Adam([bend], lr=lr)
     for t, batch in examples:
-        outputs = Draw(network, layout.unflatten(_bezier(ends, bend, t)), {})(batch.inputs)
+        with differentiable(network):
+            outputs = Draw(network, layout.unflatten(_bezier(ends, bend, t)), {})(batch.inputs)
         loss = -likelihood.log_prob(outputs, batch.targets).mean()
         optimizer.zero_grad()
         loss.backward()

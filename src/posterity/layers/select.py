@@ -17,6 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from posterity.layers.slots import Place
 from posterity.layers.variational import Variational
+from posterity.networks import is_spread
 from posterity.types import PosterityError
 
 __all__ = ["Bayesian", "Which", "select"]
@@ -112,7 +113,7 @@ def _check_convertible(net: nn.Module) -> None:
             raise PosterityError(f"{where} is converted already")
         if isinstance(module, torch.jit.ScriptModule):
             raise PosterityError(f"{where} is a compiled script with fixed weights: convert the original")
-        if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        if is_spread(module):
             raise PosterityError(f"{where} wraps a network over devices: convert the network, then wrap it")
         for name, parameter in module.named_parameters(recurse=False):
             if isinstance(parameter, UninitializedParameter):

@@ -36,7 +36,7 @@ from posterity.data.pieces import pieces, to_train_on
 from posterity.flat import Layout
 from posterity.methods.base import Method, check_precision
 from posterity.methods.laplace_structures import STRUCTURES, Precision, Structure
-from posterity.networks import plain_copy
+from posterity.networks import plain_copy, trained_network
 from posterity.posteriors import Linearised, WeightPosterior
 from posterity.posteriors.linear_draws import LinearDraw
 from posterity.posteriors.tempered import minimise
@@ -130,6 +130,7 @@ class Laplace(Method):
             data: Its training data: a pair of tensors, a Dataset, a loader or a ``DataSet`` (its training part).
             likelihood: How targets arise from outputs; None takes it from the type of the targets.
         """
+        module = trained_network(module)
         device = next(module.parameters()).device
         batches = _small(pieces(to_train_on(data), PIECE), device)
         first = next(batches, None)

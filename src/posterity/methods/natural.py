@@ -22,7 +22,7 @@ from posterity.curvature.kfac import KroneckerCapture
 from posterity.curvature.squared import SquareCapture
 from posterity.methods.base import Method, lr_given_once
 from posterity.methods.tempering import stair
-from posterity.networks import duplicate
+from posterity.networks import differentiable, duplicate
 from posterity.optim.flat_group import PerWeight
 from posterity.optim.sampled import SampledOptimizer
 from posterity.optim.schedules import Pace
@@ -143,7 +143,7 @@ def watch_two(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PosterityWarning)  # the optimizer will say it
         watch = capture(network)
-    with torch.enable_grad(), watch.on():
+    with differentiable(network), torch.enable_grad(), watch.on():
         loss = before_training(likelihood).loss(call(network, two.inputs), two.targets)
         found = torch.autograd.grad(loss, params, allow_unused=True)
     watch.check_complete([p for p, gradient in zip(params, found, strict=True) if gradient is not None])

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from posterity.calling import as_batches
 from posterity.methods.collect import Snapshots, Times, Trajectory
 from posterity.methods.swa import SWA, all_means, snapshots, trajectory_of
-from posterity.networks import duplicate, unwrapped
+from posterity.networks import duplicate, trained_network
 from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior, with_bank
 from posterity.posteriors.batchnorm import batchnorm_layers
 from posterity.probability.likelihoods import Likelihood
@@ -134,7 +134,7 @@ class SWAGCollector:
     """
 
     def __init__(self, module: nn.Module, rank: int = 20, deviations: str = "full") -> None:
-        self.module = unwrapped(module)
+        self.module = trained_network(module)
         self.trajectory = snapshots(self.module, Times(0, 1), rank, **storage(deviations)).trajectory
 
     def collect(self) -> None:

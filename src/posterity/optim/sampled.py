@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posterity.networks import unwrapped
+from posterity.networks import trained_network
 from posterity.optim.flat_group import FlatGroup
 from posterity.optim.flat_optimizer import FlatOptimizer
 from posterity.optim.prior import Group
@@ -177,7 +177,7 @@ class SampledOptimizer(FlatOptimizer):
         own = set(map(id, self._trained()))
         if not any(id(p) in own for p in module.parameters()):
             raise PosterityError("the module has none of the optimizer's parameters: pass what it trains, not a copy")
-        return unwrapped(module)
+        return trained_network(module)
 
     def _check_outside(self, what: str) -> None:
         if self._inside:

@@ -17,7 +17,7 @@ from posterity.data.dataset import DataSet
 from posterity.data.pieces import to_train_on
 from posterity.devices import device_order
 from posterity.methods.base import Method
-from posterity.networks import copied
+from posterity.networks import copied, is_spread
 from posterity.padding import padding_rows
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.posteriors.padding import hold_padding
@@ -229,7 +229,7 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
     """A copy of the network on its device (lazy layers filled in), seen to accept the data."""
     if isinstance(module, torch.jit.ScriptModule):
         raise PosterityError("the network is a compiled script, whose weights cannot be exchanged: give the original")
-    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+    if is_spread(module):
         kind = type(module).__name__
         raise PosterityError(f"{kind} wraps a network over devices, which fit does by itself: give its .module")
     network = copied(module).to(device)
