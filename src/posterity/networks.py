@@ -27,6 +27,7 @@ __all__ = [
     "hooked",
     "is_batchnorm",
     "is_frozen",
+    "keeps_statistics",
     "load_buffers",
     "own_buffers",
     "parameter_uses",
@@ -88,7 +89,7 @@ def copied(module: nn.Module) -> nn.Module:
     for part in network.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False
-        if isinstance(part, _NormBase) and network.training and not part.training:
+        if keeps_statistics(part) and network.training and not part.training:
             part.frozen = True  # type: ignore[assignment]
     return network
 
@@ -98,9 +99,14 @@ def is_batchnorm(layer: nn.Module) -> bool:
     return isinstance(layer, _BatchNorm)
 
 
+def keeps_statistics(layer: nn.Module) -> bool:
+    """Whether it may have running statistics to normalise by in eval mode: a BatchNorm or InstanceNorm layer."""
+    return isinstance(layer, _NormBase)
+
+
 def is_frozen(layer: nn.Module) -> bool:
     """Whether it is a BatchNorm or InstanceNorm layer that keeps its running statistics in training, and uses them."""
-    return getattr(layer, "frozen", False) and isinstance(layer, _NormBase)
+    return getattr(layer, "frozen", False) and keeps_statistics(layer)
 
 
 def train_mode(network: nn.Module) -> nn.Module:
