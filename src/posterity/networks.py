@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -29,6 +29,7 @@ __all__ = [
     "is_batchnorm",
     "is_frozen",
     "is_spread",
+    "keeps_statistics",
     "load_buffers",
     "own_buffers",
     "parameter_uses",
@@ -82,7 +83,8 @@ def copied(module: nn.Module) -> nn.Module:
 
     Of a compiled network it is the plain one: names stay what they were, and draws go through it as through any other.
     Its embeddings have dense gradients: prior and noise act on every row, and few optimizers take sparse gradients. A
-    BatchNorm layer in eval mode, in a network in training mode, is frozen; it is marked, since modes change later.
+    BatchNorm or InstanceNorm layer in eval mode, in a network in training mode, is frozen; it is marked, since modes
+    change later.
     """
     module = unwrapped(module)
     for name, part in module.named_modules():
@@ -101,7 +103,7 @@ def copied(module: nn.Module) -> nn.Module:
     for part in network.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False
-        if is_batchnorm(part) and network.training and not part.training:
+        if keeps_statistics(part) and network.training and not part.training:
             part.frozen = True  # type: ignore[assignment]
     return network
 
@@ -111,13 +113,18 @@ def is_batchnorm(layer: nn.Module) -> bool:
     return isinstance(layer, _BatchNorm)
 
 
+def keeps_statistics(layer: nn.Module) -> bool:
+    """Whether it may have running statistics to normalise by in eval mode: a BatchNorm or InstanceNorm layer."""
+    return isinstance(layer, _NormBase)
+
+
 def is_frozen(layer: nn.Module) -> bool:
-    """Whether it is a BatchNorm layer that keeps its running statistics in training, and uses them."""
-    return getattr(layer, "frozen", False) and is_batchnorm(layer)
+    """Whether it is a BatchNorm or InstanceNorm layer that keeps its running statistics in training, and uses them."""
+    return getattr(layer, "frozen", False) and keeps_statistics(layer)
 
 
 def train_mode(network: nn.Module) -> nn.Module:
-    """The network in training mode, except for BatchNorm layers that are frozen."""
+    """The network in training mode, except for layers with running statistics that are frozen."""
     network.train()
     for layer in filter(is_frozen, network.modules()):
         layer.eval()

@@ -188,3 +188,23 @@ def test_float16_is_refused():
     module = nn.Linear(5, 4).half()
     with pytest.raises(PosterityError, match="float16"), capture(module):
         module(torch.ones(6, 5).half()).mean().backward()
+
+
+class SequenceFirst(nn.Module):
+    """Turns examples into the second dimension, as recurrent layers want it unless told otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.memory, self.head = nn.Linear(3, 6), nn.GRU(6, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(self.memory(self.embedding(x.transpose(0, 1)))[0][-1])
+
+
+@pytest.mark.parametrize("positions", [5, 6])
+def test_as_many_positions_as_examples_are_told_apart(positions):
+    """Where they are as many, squares would be sums over examples of what belongs to positions."""
+    with pytest.raises(PosterityError, match="examples must stay the leading dimension"):
+        squared_gradients(SequenceFirst().double(), loss, (randn(6, positions, 3), randn(6, 4)))
+    check(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)), randn(6, 6, 3))
+    check(nn.Sequential(nn.Conv1d(3, 6, 3), nn.Flatten(), nn.Linear(24, 4)), randn(6, 3, 6))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -122,11 +124,16 @@ def test_restarts_begin_with_adapters_that_add_nothing():
     assert not torch.equal(means[0]["0.down.weight"], means[1]["0.down.weight"])
 
 
+BY_BATCH = nn.BatchNorm1d(8)
+BY_EXAMPLE = nn.Sequential(nn.Unflatten(1, (4, 2)), nn.InstanceNorm1d(4, track_running_stats=True), nn.Flatten())
+
+
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_fit_leaves_the_statistics_under_the_adapters_alone(members):
+@pytest.mark.parametrize("norm", [BY_BATCH, BY_EXAMPLE], ids=["batch", "instance"])
+def test_a_fit_leaves_the_statistics_under_the_adapters_alone(norm, members):
     """They moved with the new data, and restarts wiped them out: the base was off by 0.4."""
     inputs, targets = data()
-    base = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)).double()
+    base = nn.Sequential(nn.Linear(4, 8), copy.deepcopy(norm), nn.ReLU(), nn.Linear(8, 3)).double()
     base(3 * inputs + 1)
     expected, net = base.eval()(inputs), pst.adapters(base, rank=2)
     posterior = pst.fit(net, pst.IVON(), (inputs, targets), epochs=3, members=members, training=TRAINING)

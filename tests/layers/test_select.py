@@ -8,6 +8,7 @@ from torch import nn
 
 import posterity as pst
 from posterity.layers import Moped, kl, plain_moments, variational
+from posterity.layers.select import select
 from posterity.probability import priors
 from tests.layers.networks import DOUBLE, NETWORKS, TINY, Tied, made
 
@@ -98,3 +99,24 @@ def test_what_cannot_be_converted_is_refused_with_path_and_reason():
         kl(nn.Linear(2, 2))
     with pytest.raises(pst.PosterityError, match="variational"):
         plain_moments(nn.Linear(2, 2))
+
+
+class Empty(nn.Module):
+    """A feature that is switched off by a size of 0 leaves a layer without inputs and a parameter without numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.main, self.extra = nn.Linear(4, 2), nn.Linear(1, 2)
+        self.extra.weight = nn.Parameter(torch.zeros(2, 0))  # as Linear(0, 2) has it, which warns
+        self.prompts = nn.Parameter(torch.zeros(0, 4))
+
+    def forward(self, x):
+        return self.main(x + self.prompts.sum(0)) + self.extra(x[:, :0])
+
+
+@pytest.mark.parametrize("method", [pst.MeanField(), pst.SparseVD(), pst.ARD(), pst.MNF(), pst.GroupSparse()], ids=repr)
+def test_parameters_without_numbers_are_left_as_they_are(method):
+    data = torch.randn(16, 4), torch.arange(16) % 2
+    posterior = pst.fit(Empty(), method, data, training=pst.Training(steps=2, progress=False))
+    assert posterior.predict(data[0], draws=2).probs.shape == (16, 2)
+    assert list(select(Empty(), None)) == ["main.weight"]

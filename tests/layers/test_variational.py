@@ -70,6 +70,42 @@ def test_reading_the_weight_past_the_layer_is_refused():
     torch.testing.assert_close(variational(net, estimator="reparameterised").eval()(x), net(x))
 
 
+class Looks(Reads):
+    """Reads what its weight is like, as to bring inputs to its type."""
+
+    def forward(self, x):
+        weight, bias = self.layer.weight, self.layer.bias
+        assert weight.shape == (len(weight), weight.size(1)) and weight.numel() == weight.shape.numel()
+        assert weight.dim() == 2 and bias.ndim == 1 and weight.requires_grad and weight.is_floating_point()
+        return self.layer(x.to(weight.dtype).to(weight.device))
+
+
+@pytest.mark.parametrize("estimator", ["auto", "local", "flipout"])
+def test_what_a_weight_is_like_can_be_read_and_its_values_cannot(estimator):
+    x = torch.randn(2, 4)
+    noisy = [
+        variational(net, estimator=estimator, bayesian_bias=True) for net in (Looks(), nn.Sequential(Looks().layer))
+    ]
+    noisy[1].load_state_dict(dict(zip(noisy[1].state_dict(), noisy[0].state_dict().values(), strict=True)))
+    outputs = []
+    for net in noisy:
+        torch.manual_seed(0)
+        outputs.append(net(x.double() if net is noisy[0] else x))
+    torch.testing.assert_close(*outputs, rtol=0, atol=0)
+    layer = noisy[0].net.layer
+    for values in (
+        lambda w: w + 1,
+        lambda w: w[0],
+        lambda w: w.data,
+        lambda w: torch.cat([w, w]),
+        lambda w: w.tolist(),
+    ):
+        layer.register_forward_pre_hook(lambda layer, _, values=values: values(layer.weight) and None)
+        with pytest.raises(pst.PosterityError, match="weight of a Linear layer"):
+            noisy[0](x)
+        layer._forward_pre_hooks.clear()
+
+
 def test_state_dict_round_trip():
     module, _ = made(*NETWORKS["LeNet"])
     net, other = variational(module, init_std=0.1), variational(module, init_std=0.3)

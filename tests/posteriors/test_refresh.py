@@ -6,6 +6,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.optim.swa_utils import update_bn
 
+import posterity as pst
 from posterity.flat import Layout
 from posterity.posteriors import DiagonalGaussian, load, save
 from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
@@ -75,6 +76,19 @@ def test_the_buffers_fit_the_network():
     torch.testing.assert_close(normalised.mean((0, 2, 3)), torch.zeros(4, dtype=torch.float64), atol=1e-12, rtol=0)
     unbiased = normalised.transpose(0, 1).reshape(4, -1).var(1)
     torch.testing.assert_close(unbiased, torch.ones(4, dtype=torch.float64), atol=1e-4, rtol=0)  # BatchNorm's own eps
+
+
+def test_instance_norm_with_running_statistics_is_refreshed_too():
+    """Averages over batches of what each example has by itself, and so a bank that fits each draw."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, track_running_stats=True), nn.Flatten())
+    module, data = module.append(nn.Linear(32, 2)).double(), batches([8, 8])
+    for params, buffers in zip(given := draws(module, 2), refreshed(module, given, data), strict=True):
+        convolved = nn.functional.conv2d(torch.cat([b.inputs for b in data]), params["0.weight"], params["0.bias"])
+        torch.testing.assert_close(buffers["1.running_mean"], convolved.mean((2, 3)).mean(0))
+        torch.testing.assert_close(buffers["1.running_var"], convolved.flatten(2).var(2).mean(0))
+    trained = pst.fit(module, pst.SWAG(rank=2, start=0, every=1), (data[0].inputs, torch.arange(8) % 2), epochs=12)
+    assert trained.bank["1.running_mean"].unique(dim=0).shape == (32, 2)
 
 
 def test_tied_weights_stay_tied():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import posterity as pst
 from posterity.flat import Layout
 from posterity.probability.priors import Laplace, Normal, ScaleMixture, StudentT
 from posterity.types import PosterityError
@@ -71,3 +72,25 @@ def test_a_tempered_prior_is_the_power_of_its_density_over_the_base():
     first, second = base.log_density(W), own.at("w").log_density(W)
     rest = found - (first + (second - first) / 2.5)
     torch.testing.assert_close(rest, rest[:1].expand_as(rest))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reference"),
+    [
+        (Normal, lambda s: D.Normal(0.0, s)),
+        (Laplace, lambda s: D.Laplace(0.0, s)),
+        (StudentT, lambda s: D.StudentT(3.0, 0.0, s)),
+    ],
+)
+def test_a_bare_tensor_of_scales_is_beside_every_parameter(kind, reference):
+    """As of an input that a prior trusts less: columns of every weight, in flat vectors as parameter by parameter."""
+    scales = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    params = {"a": W[:6].view(2, 3), "b": W[6:9]}
+    layout, prior = Layout.of(params), kind(scales)
+    expected = sum(reference(scales).log_prob(w).sum() for w in params.values())
+    torch.testing.assert_close(prior.log_prob(params), expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(prior.flat(layout).log_density(layout.flatten(params)).sum(), expected)
+    for method in (pst.MeanField(prior=prior), pst.HWA(of=pst.MeanField(prior=prior)), pst.MAP(prior=prior)):
+        assert f"prior={kind.__name__}(" in repr(method) and "<3 numbers" in repr(method)
+    with pytest.raises(PosterityError, match="prior of parameter 'b' has shape"):
+        prior.flat(Layout.of({"a": params["a"], "b": W[:4]}))

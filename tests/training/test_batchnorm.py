@@ -93,6 +93,20 @@ def test_a_frozen_layer_keeps_its_statistics_and_uses_them(method, members):
         torch.testing.assert_close(torch.func.functional_call(q.module, {**params, **buffers}, (X,)), expected)
 
 
+def test_a_frozen_instance_norm_keeps_its_statistics_and_uses_them():
+    """Its running statistics, which in training mode it would move and not use."""
+    net = nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 2, 2), nn.InstanceNorm1d(2, track_running_stats=True))
+    net = net.append(nn.Flatten()).append(nn.Linear(4, 2)).double()
+    kept = net[2].running_mean.copy_(torch.tensor([3.0, -2.0])).clone()
+    net[2].eval()
+    seen = []
+    net[2].register_forward_hook(lambda layer, x, out: seen.append((x[0].detach(), out.detach())))
+    q = pst.fit(net, pst.SWAG(rank=2, start=0, every=1), (X, (X[:, 0] > 0).long()), epochs=12)
+    assert torch.equal(q.module[2].running_mean, kept) and not q.bank
+    for x, out in seen:
+        torch.testing.assert_close(out, (x - kept[:, None]) / (1 + net[2].eps) ** 0.5)
+
+
 def test_a_frozen_layer_trains_as_a_fixed_map_does():
     """The same fit with the statistics folded into a layer that has none."""
 

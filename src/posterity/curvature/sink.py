@@ -21,6 +21,7 @@ class Pass:
     Attributes:
         weight: The loss was multiplied by this before the backward pass.
         examples: The size of the batch, as the first layer to report saw it.
+        unsure: Whether a gradient's second dimension, too, was as long as the batch, so that examples might lie there.
         reported: The call of each layer that took part, by layer name.
         workspace: Buffers for all layers, which never run at the same time.
     """
@@ -33,6 +34,7 @@ class Pass:
         """Forget the pass before."""
         self.weight = weight
         self.examples: int | None = None
+        self.unsure = False
         self.reported: dict[str, object] = {}
         self._made: dict[object, Any] = {}
 
@@ -88,6 +90,7 @@ class Sink:
                 f"{self.label} saw a leading dimension of {examples} where the batch has {shared.examples} examples, "
                 "and examples must stay the leading dimension throughout"
             )
+        shared.unsure |= gradient.dim() > 2 and gradient.shape[1] == examples
         return examples / shared.weight
 
 

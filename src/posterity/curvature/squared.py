@@ -27,7 +27,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
-from posterity.calling import call
+from posterity.calling import call, map_inputs
 from posterity.curvature.attention_rule import attention
 from posterity.curvature.convolution_rule import convolution
 from posterity.curvature.generic_rule import generic
@@ -84,16 +84,28 @@ def squared_gradients(module: nn.Module, loss: Loss, batch: tuple[Inputs, Tensor
 
 def gradient_moments(module: nn.Module, loss: Loss, batch: tuple[Inputs, Tensor]) -> tuple[Params, Params]:
     """The mean and the mean square of per-example gradients, by parameter name, from one backward pass."""
-    inputs, targets = batch
     watch = SquareCapture(module)
-    params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    params: Params = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    found = _watched(watch, module, loss, batch, params)
+    squares, count = {name: total.clone() for name, total in watch.sums.items()}, len(batch[1])
+    if watch.unsure and count > 2:
+        two = map_inputs(batch[0], lambda t: t[:2] if t.shape[:1] == (count,) else t), batch[1][:2]
+        _watched(watch, module, loss, two, params)
+    return {name: found.get(name, torch.zeros_like(p)) for name, p in params.items()}, squares
+
+
+def _watched(
+    watch: SquareCapture, module: nn.Module, loss: Loss, batch: tuple[Inputs, Tensor], params: Params
+) -> Params:
+    """The gradients of one watched pass, of those parameters that have some."""
+    inputs, targets = batch
     with buffers_kept(module), torch.enable_grad(), watch.on():
         outputs = call(module, inputs)
         check_is_mean(loss, outputs, targets)
         gradients = torch.autograd.grad(loss(outputs, targets), list(params.values()), allow_unused=True)
     found = {name: g for name, g in zip(params, gradients, strict=True) if g is not None}
     watch.check_complete([params[name] for name in found])
-    return {name: found.get(name, torch.zeros_like(p)) for name, p in params.items()}, watch.sums
+    return found
 
 
 @contextmanager
@@ -145,6 +157,11 @@ class SquareCapture:
                 yield
         finally:
             self._pass.end()
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the last pass had as many positions as examples somewhere; another batch size tells them apart."""
+        return self._pass.unsure
 
     def needed(self, params: Iterable[Tensor]) -> list[GradientEdge]:
         """What a backward pass must reach: the parameters, where squares are taken."""

@@ -19,7 +19,7 @@ from typing import SupportsIndex
 from torch import Tensor, nn
 
 from posterity.layers.select import Which, select
-from posterity.networks import duplicate, is_batchnorm
+from posterity.networks import duplicate, keeps_statistics
 from posterity.types import PosterityError, check_positive
 
 __all__ = ["Adapted", "adapters", "adapters_off"]
@@ -80,7 +80,7 @@ def adapters(module: nn.Module, rank: int = 8, *, alpha: float | None = None, wh
         raise PosterityError(f"which={which!r} selects no Linear layer, and only those can have adapters")
     net.requires_grad_(False)
     made: dict[int, Adapted] = {}  # a layer that stands in two places keeps standing in both
-    for layer in filter(is_batchnorm, net.modules()):
+    for layer in filter(keeps_statistics, net.modules()):
         layer.frozen = True  # type: ignore[assignment]  # or the network under the adapters would be another
     for parent in list(net.modules()):
         for name, child in list(parent._modules.items()):

@@ -11,18 +11,20 @@ Without them it is the plain layer. The ``CONSISTENT`` layers give each example 
 a posterior's predictions have it: they draw weights where rows are tokens, and where a pass calls them more than once
 (``shared``).
 
-Code that reads ``layer.weight`` itself while training is refused: such a layer needs the reparameterised estimator. So
-is a checkpoint inside the network, which runs a layer again when the pass is over.
+Code that reads ``layer.weight`` itself while training sees its shape, type and device alone. Whoever computes with it
+is refused: such a layer needs the reparameterised estimator. So is a checkpoint inside the network, which runs a layer
+again when the pass is over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from posterity.layers.estimators import (
     Geometry,
@@ -36,6 +38,33 @@ from posterity.layers.estimators import (
 from posterity.types import PosterityError
 
 __all__ = ["CONSISTENT", "FLIPOUT", "LOCAL", "SCALED"]
+
+
+_PROPERTIES: tuple[Any, ...] = (Tensor.shape, Tensor.dtype, Tensor.device, Tensor.ndim, Tensor.requires_grad)
+_OUTSIDE = {
+    *(found.__get__ for found in _PROPERTIES),
+    *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, Tensor.is_floating_point),
+}
+"""What code outside a layer may ask of its weight."""
+
+
+class _Seen(Tensor):
+    """A weight from the outside, as networks look at it to bring inputs to its type or device: without its values."""
+
+    refuse: Callable[[], NoReturn]
+
+    @classmethod
+    def standing_for(cls, mean: Tensor, name: str, layer: _Noisy) -> _Seen:
+        """What is seen of a layer's weight or bias."""
+        seen = mean.as_subclass(cls)
+        seen.refuse = lambda: layer.refuse(name)
+        return seen
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _OUTSIDE:
+            return super().__torch_function__(func, types, args, kwargs)
+        next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls)).refuse()
 
 
 class _Noisy(nn.Module):
@@ -52,22 +81,23 @@ class _Noisy(nn.Module):
     def weight(self) -> Tensor:
         """The weight, outside a noisy pass."""
         if self.weight_mean is not None:
-            self._refuse("weight")
+            return _Seen.standing_for(self.weight_mean, "weight", self)
         return cast(Tensor, self._parameters["weight"])
 
     @property
     def bias(self) -> Tensor | None:
         """The bias, where it is not Bayesian or outside a noisy pass."""
         if self.bias_mean is not None:
-            self._refuse("bias")
+            return _Seen.standing_for(self.bias_mean, "bias", self)
         return self._parameters["bias"]
 
     def check_filled(self) -> None:
         """Refuse a call when the pass is over and the places are empty."""
         if self._parameters["weight"] is None:
-            self._refuse("weight")
+            self.refuse("weight")
 
-    def _refuse(self, name: str) -> None:
+    def refuse(self, name: str) -> NoReturn:
+        """Refuse that code outside the layer computes with its weight or bias."""
         kind = next(base for base in type(self).__mro__ if base.__module__.startswith("torch.nn"))
         raise PosterityError(
             f"the {name} of a {kind.__name__} layer, whose noise is in its activations, was read outside its forward, "

@@ -1,6 +1,7 @@
 """Which parameters of a network become Bayesian, and which networks cannot be converted.
 
-By default all weights: every floating-point parameter that is trained, but for biases and normalisation layers. A
+By default all weights: every floating-point parameter that is trained, but for biases, normalisation layers and
+parameters without a number in them. A
 selection narrows that to modules, by a pattern on their names (``"features.*"``), by their type, or to ``"last"``: the
 last module that has such a weight. A module that is selected brings everything inside it.
 """
@@ -53,8 +54,9 @@ def select(net: nn.Module, which: Which, bias: bool = False, norm: bool = False)
     parameters = dict(net.named_parameters(remove_duplicate=False))
 
     def eligible(name: str) -> bool:
-        owner = modules[name.rpartition(".")[0]]
-        return parameters[name].requires_grad and (norm or not _is_norm(owner)) and (bias or not _is_bias(name))
+        owner, parameter = modules[name.rpartition(".")[0]], parameters[name]
+        trained = parameter.requires_grad and parameter.numel() > 0
+        return trained and (norm or not _is_norm(owner)) and (bias or not _is_bias(name))
 
     wanted = {id(parameters[name]) for name in _chosen(modules, list(filter(eligible, parameters)), which)}
     names: dict[int, list[str]] = {}

@@ -118,7 +118,9 @@ class Method:
         return iter(())
 
     def __repr__(self) -> str:
-        given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default]
+        # Compared as shown: of priors with tensors inside, == would ask whether each number is the same.
+        shown = {f.name: repr(getattr(self, f.name)) for f in fields(self)}
+        given = [f"{f.name}={shown[f.name]}" for f in fields(self) if shown[f.name] != repr(f.default)]
         return f"{type(self).__name__}({', '.join(given)})"
 
     def _repr_html_(self) -> str:

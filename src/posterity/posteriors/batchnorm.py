@@ -6,6 +6,9 @@ that each BatchNorm layer sees in train mode, as in SWA (Izmailov et al. 2018):
 
     mean = 1/n Σ batch means,    variance = 1/n Σ batch variances,    n batches, at most ``BATCHES``.
 
+InstanceNorm with running statistics, which it uses in eval mode as BatchNorm does, gives those of a batch as means over
+its examples.
+
 torch's own cumulative average (``momentum=None``) reads its counter back from the device in every layer of every pass;
 here statistics are summed outside the layers, so nothing waits, and each batch is fetched once for all draws. On a GPU
 one batch through all draws is recorded and replayed: launching its thousands of small kernels from Python takes longer
@@ -37,12 +40,15 @@ BATCHES = 100
 """How many batches a refresh looks at, unless told otherwise."""
 
 
-def batchnorm_layers(module: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
-    """BatchNorm layers that keep running statistics, by name, without frozen ones: those are the same for all draws."""
+def batchnorm_layers(module: nn.Module) -> dict[str, nn.modules.batchnorm._NormBase]:
+    """Layers that keep running statistics, by name: BatchNorm and, where it was asked to, InstanceNorm.
+
+    Frozen ones are not among them: their statistics are the same for all draws.
+    """
     return {
         name: layer
         for name, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and not is_frozen(layer)
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats and not is_frozen(layer)
     }
 
 

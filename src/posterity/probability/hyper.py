@@ -36,8 +36,11 @@ def hyper_at(value: Hyper, name: str) -> float | Tensor:
 
 
 def hyper_flat(value: Hyper, layout: Layout) -> float | Tensor:
-    """The hyper-parameter of every weight of a flat vector; a number stays a number."""
-    if not isinstance(value, Mapping):
+    """The hyper-parameter of every weight of a flat vector; a number stays a number.
+
+    A tensor of several numbers is beside each parameter what it is beside one: its shape must fit all of them.
+    """
+    if not isinstance(value, Mapping) and not (isinstance(value, Tensor) and value.ndim):
         return value
     parts = [
         fitting(hyper_at(value, name), name, shape).reshape(-1)
