@@ -50,6 +50,27 @@ def test_in_a_loop_of_ones_own_a_compiled_network_has_its_own_names(compiled, op
     torch.testing.assert_close(posterior.mean(), dict(compiled._orig_mod.named_parameters()), rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("make", [pst.optim.OGN, lambda net, *rest: pst.optim.IVON(net.parameters(), *rest)])
+def test_a_whole_step_that_is_compiled_counts_its_steps(make):
+    def trained(backend):
+        torch.compiler.reset()
+        network = copy.deepcopy(NETWORK).double()
+        own = make(network, 0.1, 40)
+
+        def step():
+            with own.sampled_weights():
+                F.cross_entropy(network(X.double()), Y).backward()
+            own.step()
+
+        run = torch.compile(step, backend=backend) if backend else step
+        for _ in range(5):
+            run()
+        return dict(network.named_parameters())
+
+    torch.testing.assert_close(trained("eager"), trained(None), rtol=1e-10, atol=1e-12)
+
+
 def test_swag_collects_from_a_compiled_network(compiled):
     swag = pst.SWAGCollector(compiled, rank=2)
     for _ in range(3):

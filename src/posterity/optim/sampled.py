@@ -146,12 +146,16 @@ class SampledOptimizer(FlatOptimizer):
         if closure is not None:
             with torch.enable_grad(), self.sampled_weights():
                 loss = closure()
+        self._advance()
+        return loss
+
+    @torch._disable_dynamo  # compiled, it would keep the count of steps, and with it the bias corrections, as it was
+    def _advance(self) -> None:
         self.statistics()
         for group, flat in self._groups():
             group["step"] += 1
             self._update(group, flat)
         self._entries = 0
-        return loss
 
     def posterior(self, module: nn.Module, likelihood: Likelihood | None = None) -> WeightPosterior:
         """The posterior that the optimizer has reached, over the parameters of the module it trains.
