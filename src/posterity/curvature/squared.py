@@ -87,8 +87,9 @@ def gradient_moments(module: nn.Module, loss: Loss, batch: tuple[Inputs, Tensor]
     watch = SquareCapture(module)
     params: Params = {name: p for name, p in module.named_parameters() if p.requires_grad}
     found = _watched(watch, module, loss, batch, params)
-    squares, count = {name: total.clone() for name, total in watch.sums.items()}, len(batch[1])
+    squares, count = watch.sums, len(batch[1])
     if watch.unsure and count > 2:
+        squares = {name: total.clone() for name, total in watch.sums.items()}  # what follows adds to the sums
         two = map_inputs(batch[0], lambda t: t[:2] if t.shape[:1] == (count,) else t), batch[1][:2]
         _watched(watch, module, loss, two, params)
     return {name: found.get(name, torch.zeros_like(p)) for name, p in params.items()}, squares

@@ -1,9 +1,9 @@
 """Which parameters of a network become Bayesian, and which networks cannot be converted.
 
 By default all weights: every floating-point parameter that is trained, but for biases, normalisation layers and
-parameters without a number in them. A
-selection narrows that to modules, by a pattern on their names (``"features.*"``), by their type, or to ``"last"``: the
-last module that has such a weight. A module that is selected brings everything inside it.
+parameters without a number in them. A selection narrows that to modules, by a pattern on their names
+(``"features.*"``), by their type, or to ``"last"``: the last module that has such a weight. A module that is selected
+brings everything inside it.
 """
 
 from __future__ import annotations

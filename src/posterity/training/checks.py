@@ -7,11 +7,10 @@ from typing import SupportsIndex
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from posterity.calling import InputSpec, batch_shape, call, check_finite, map_inputs, tensors_of
 from posterity.methods.base import Method
-from posterity.networks import copied, train_mode
+from posterity.networks import copied, is_batchnorm, train_mode
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import Prior
 from posterity.random import global_seed
@@ -44,7 +43,7 @@ def refuse_one_class(job: Job, classes: Sequence[str] | None) -> None:
 def check_statistics(network: nn.Module) -> None:
     """Refuse a network whose predictions depend on how inputs are cut into batches."""
     for name, layer in network.named_modules():
-        if isinstance(layer, _BatchNorm) and layer.running_mean is None:
+        if is_batchnorm(layer) and layer.running_mean is None:
             raise PosterityError(
                 f"{name or 'the network'} ({type(layer).__name__}) has no running statistics, so that what is "
                 "predicted for an input would depend on the others beside it: make it with track_running_stats=True"
