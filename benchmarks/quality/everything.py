@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.quality.catalogue import TABLES
-from benchmarks.quality.runs import RESULTS
-from benchmarks.quality.tables import slug
+from benchmarks.quality.runs import RESULTS, settings
+from benchmarks.quality.tables import Table, slug
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,24 @@ class Part:
 
 
 def stored(results: Path, table: str, epochs: int) -> set[tuple[str, int | None]]:
-    """Rows and seeds of a table with runs of at least so many epochs; None for a row that had trials."""
+    """Rows and seeds of a table with runs of at least so many epochs; None for a row that had trials.
+
+    A run with another learning rate than its row has now does not count: it is to be made again.
+    """
 
     def runs(file: Path) -> list[dict[str, Any]]:
         return json.loads(file.read_text())["runs"] if file.exists() else []  # type: ignore[no-any-return]
 
-    own = [run for run in runs(results / f"{table}.json") if run["seed"] is not None and run["epochs"] >= epochs]
+    known = [run for run in runs(results / f"{table}.json") if run["row"] in TABLES[table].rows]
+    own = [run for run in known if run["epochs"] >= epochs and of_today(TABLES[table], run)]
     tried = {(slug(run["row"]), None) for run in runs(results / f"{table}_tuning.json")}
     return tried | {(slug(run["row"]), run["seed"]) for run in own}
+
+
+def of_today(table: Table, run: dict[str, Any]) -> bool:
+    """Whether a run had the learning rate that the table has now."""
+    candidate = table.rows[run["row"]].candidates[run["candidate"]]
+    return settings(candidate.training).get("lr") == run["training"].get("lr")
 
 
 LONG = (
@@ -120,8 +130,8 @@ LONG = (
     Part("cyclical_cifar10", ("cyclical-sghmc-batches-of-64",), epochs=200, apart=True, compile=True),
     Part("cyclical_cifar10", ("cyclical-sghmc", "cyclical-sgld"), seeds=3, apart=True, compile=True),
     Part("cyclical_cifar10", ("ivon", "sgd"), seeds=3, trials=64, apart=True, compile=True),
+    Part("mnf_cifar5", ("mnf", "meanfield", "l2", "dropout"), seeds=3, apart=True),
     Part("cyclical_cifar10", ("snapshot-ensemble", "sghmc", "sgld"), seeds=3, apart=True, compile=True),
-    Part("mnf_cifar5", ("mnf",), seeds=3, trials=15, apart=True),
     Part("poster_alexnet_augmented", ("noisy-k-fac", "k-fac"), seeds=3, epochs=80, apart=True),
     Part("cyclical_cifar10", ("adamw",), seeds=3, apart=True, compile=True),
 )
@@ -156,7 +166,6 @@ THEN = (
     Part("bcnn_alexnet_mnist", seeds=3),
     *(Part(name, ("ogn",), seeds=3, apart=True) for name in ("poster_alexnet", "poster_alexnet_augmented")),
     Part("poster_alexnet", ("k-fac", "noisy-k-fac"), seeds=3, epochs=40, apart=True),
-    Part("mnf_cifar5", ("l2", "dropout", "meanfield"), seeds=3),
     Part("hwa_mnist", seeds=5),
     *(Part(name, seeds=3, trials=8) for name in ("text_transformer", "text_lstm")),
 )

@@ -79,10 +79,21 @@ def test_a_second_call_leaves_out_what_is_done(tmp_path):
 def test_what_is_stored_at_full_length_is_not_missing(tmp_path):
     part = everything.Part("bcnn_lenet5_mnist", ("plain", "bayesian"), seeds=3, trials=10)
     runs = [("Plain", 0, 20), ("Plain", 2, 20), ("Bayesian", 0, 10), ("Ensemble", None, None)]
-    kept = [{"row": row, "seed": seed, "epochs": epochs} for row, seed, epochs in runs]
+    how = {"candidate": 0, "training": {"lr": "0.001"}}
+    kept = [{"row": row, "seed": seed, "epochs": epochs, **how} for row, seed, epochs in runs]
     (tmp_path / "bcnn_lenet5_mnist.json").write_text(json.dumps({"runs": kept}))
     (tmp_path / "bcnn_lenet5_mnist_tuning.json").write_text(json.dumps({"runs": [{"row": "Plain"}]}))
     names = [job.name for job in part.jobs(tmp_path)]
     trials = [f"bcnn_lenet5_mnist-bayesian-choose-{n}" for n in range(4)]
     rest = ["bcnn_lenet5_mnist-plain-bayesian-gather", "bcnn_lenet5_mnist-plain-1", "bcnn_lenet5_mnist-bayesian-0-1-2"]
     assert names == trials + rest
+
+
+def test_a_run_with_another_learning_rate_than_the_rows_is_missing(tmp_path):
+    part = everything.Part("bcnn_lenet5_mnist", ("plain",), seeds=2)
+    kept = [
+        {"row": "Plain", "seed": seed, "epochs": 20, "candidate": 0, "training": {"lr": lr}}
+        for seed, lr in enumerate(("0.001", "0.01"))
+    ]
+    (tmp_path / "bcnn_lenet5_mnist.json").write_text(json.dumps({"runs": kept}))
+    assert [job.name for job in part.jobs(tmp_path)] == ["bcnn_lenet5_mnist-plain-1"]
