@@ -147,6 +147,23 @@ def test_own_corruptions(classifier, labelled):
     )
 
 
+class ByKeyword(nn.Linear):
+    """Called as networks of Hugging Face are: by the name of its one input."""
+
+    def forward(self, *, pixels):
+        return super().forward(pixels)
+
+
+def test_corrupted_inputs_reach_the_network_as_the_others_do():
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    y, weights = torch.arange(50) % 3, torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    shift = {"dim": lambda x, severity: x / (1 + severity)}
+    point = {"weight": weights, "bias": torch.zeros(3)}
+    plain = evaluate(Empirical(nn.Linear(4, 3), Categorical(), [point]), (x, y), shift=shift, resamples=0)
+    named = Empirical(ByKeyword(4, 3), Categorical(), [point])
+    assert dict(evaluate(named, [({"pixels": x}, y)], shift=shift, resamples=0)) == dict(plain)
+
+
 def test_out_of_distribution_sets_take_the_units_of_the_test_set(classifier):
     generator = torch.Generator().manual_seed(2)
 
