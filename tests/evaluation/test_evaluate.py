@@ -293,6 +293,23 @@ def test_regression_figures_are_in_the_targets_own_units():
     assert found.details["band"]["target"][0] == pytest.approx(raw[x.argmin()].item(), rel=1e-4)
 
 
+def test_each_target_column_has_units_of_its_own():
+    """Densities are of both columns together; errors, scores and widths are means over the two, each in its units."""
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(300, 1, generator=generator).double()
+    raw = torch.cat([10 * x, -0.2 * x], 1) + torch.tensor([5.0, 0.1]) * torch.randn(300, 2, generator=generator)
+    known = data.DataSet.standardised("two", data.Kind.TABULAR, (x, raw), (x, raw))
+    line = {"weight": torch.tensor([[0.9], [-0.8]]), "bias": torch.zeros(2)}
+    q, std = Empirical(nn.Linear(1, 2), Gaussian(0.5), [line]), known.target_standardiser.std.double()
+    found, (inputs, targets) = evaluate(q, known, resamples=0), known.test
+    p = q.predict(inputs)
+    squared, (low, high) = (p.mean - targets).double().square(), p.interval(0.9)
+    assert found["rmse"] == pytest.approx((squared * std.square()).mean().sqrt().item(), rel=1e-6)
+    assert found["crps"] == pytest.approx((regression.crps_each(p, targets) * std).mean().item(), rel=1e-6)
+    assert found["width_90"] == pytest.approx(((high - low).double() * std).mean().item(), rel=1e-6)
+    assert found["nll"] == pytest.approx(regression.nll(p, targets).item() + std.log().sum().item(), rel=1e-6)
+
+
 def test_no_error_means_no_error_auroc():
     net = nn.Linear(2, 2)
     q = Empirical(net, Categorical(), [{"weight": 5 * torch.eye(2), "bias": torch.zeros(2)}])
