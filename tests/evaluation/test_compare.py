@@ -13,7 +13,7 @@ from posterity.data.foreign import foreign, photos
 from posterity.evaluation import recipes as recipes_module
 from posterity.evaluation.arena import _clearly_less
 from posterity.evaluation.compare import Contest, compare
-from posterity.evaluation.extras import shown_examples
+from posterity.evaluation.extras import shown_examples, stored
 from posterity.evaluation.recipes import recipes, sizes
 from posterity.evaluation.shift import corruptions_of
 from posterity.methods import METHODS
@@ -204,6 +204,18 @@ def test_bad_contests(tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(PosterityError, match="no data set called 'digts'"):
         compare(Contest(data="digts"), tmp_path)
+
+
+def test_what_a_posterior_stores_is_counted_with_the_statistics_of_its_draws():
+    """Mean and std of each weight; of BatchNorm mean, variance and the count of batches, for each draw of a bank."""
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    std = {name: torch.full_like(p, 0.1) for name, p in mean.items()}
+    gaussian = pst.posteriors.DiagonalGaussian(net, pst.likelihoods.Categorical(), mean, std)
+    banked = gaussian.refresh([(torch.randn(20, 4), torch.zeros(20).long())], draws=3)
+    weights = 4 * 5 + 5 + 2 * 5 + 5 * 3 + 3
+    assert stored(gaussian) == 2 * weights and stored(banked) == 2 * weights + 3 * (5 + 5 + 1)
+    assert stored(pst.Mixture([banked, gaussian])) == stored(banked) + stored(gaussian)
 
 
 @pytest.mark.parametrize("name", ["digits", "two-moons"])

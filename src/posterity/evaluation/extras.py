@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posterity.calling import nested_tensors
 from posterity.data import DataSet, Kind, Standardiser
-from posterity.posteriors import Posterior
+from posterity.posteriors import Posterior, WeightPosterior
 from posterity.prediction import Classification
 from posterity.run import Run
 
@@ -36,8 +36,8 @@ class TrainingState:
 def stored(posterior: Posterior) -> int:
     """How many numbers the posterior keeps: what its file would hold."""
     own = sum(t.numel() for t in nested_tensors(posterior.state()) if t.is_floating_point())
-    bank = sum(t.numel() for t in nested_tensors(getattr(posterior, "bank", {})))
-    return own + bank + sum(stored(part) for part in posterior.parts)
+    bank = posterior.bank if isinstance(posterior, WeightPosterior) else {}
+    return own + sum(t.numel() for t in bank.values()) + sum(stored(part) for part in posterior.parts)
 
 
 def shown_examples(dataset: DataSet, examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
