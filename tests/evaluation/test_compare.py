@@ -257,7 +257,10 @@ def test_images_of_any_range_are_corrupted_shown_and_confronted_alike(tmp_path):
 def test_large_images_are_confronted_with_photographs(tmp_path):
     np.savez(tmp_path / "large.npz", x=np.random.default_rng(0).random((10, 450, 130)), y=np.arange(10) % 2)
     dataset = data.load(str(tmp_path / "large.npz"))
-    assert photos(dataset, 3, generator_for(0)).shape == (3, 1, 450, 130)
+    made = photos(dataset, 3, generator_for(0))
+    assert made.shape == (3, 1, 450, 130)
+    raw = dataset.pixels.invert(made)
+    assert raw.min() >= -1e-5 and raw.max() <= 1 + 1e-5 and raw.std() > 0.05
 
 
 def test_foreign_tables_and_texts():
