@@ -13,7 +13,7 @@ from posterity.data.foreign import foreign, photos
 from posterity.evaluation import recipes as recipes_module
 from posterity.evaluation.arena import _clearly_less
 from posterity.evaluation.compare import Contest, compare
-from posterity.evaluation.extras import shown_examples, stored
+from posterity.evaluation.extras import TrainingState, shown_examples, stored
 from posterity.evaluation.recipes import recipes, sizes
 from posterity.evaluation.shift import corruptions_of
 from posterity.methods import METHODS
@@ -204,6 +204,15 @@ def test_bad_contests(tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(PosterityError, match="no data set called 'digts'"):
         compare(Contest(data="digts"), tmp_path)
+
+
+@pytest.mark.parametrize(("optimizer", "copies", "steps"), [("sgd", 3, 0), ("adam", 4, 2)])
+def test_memory_is_weights_gradients_and_moments(optimizer, copies, steps):
+    """Of 15 weights and biases in single precision; Adam counts the steps of each of the two tensors, too."""
+    state, pair = TrainingState(), (torch.randn(64, 4), torch.arange(64) % 3)
+    training = pst.Training(optimizer=optimizer, progress=False, callbacks=(state,))
+    pst.fit(nn.Linear(4, 3), pst.MAP(), pair, epochs=1, training=training)
+    assert state.bytes == 4 * (15 * copies + steps)
 
 
 def test_what_a_posterior_stores_is_counted_with_the_statistics_of_its_draws():

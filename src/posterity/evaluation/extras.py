@@ -28,8 +28,10 @@ class TrainingState:
 
     def on_epoch(self, run: Run, figures: dict[str, float]) -> None:
         """Measure the run as it is now; the largest counts."""
-        gradients = [p.grad for p in run.module.parameters() if p.grad is not None]
-        held = [*nested_tensors(run.state_dict()), *gradients]
+        weights = list(run.module.parameters())
+        gradients = [p for p in weights if p.requires_grad]  # which are as large, and gone between two steps
+        states = nested_tensors([run.optimizer.state_dict(), run.collector.state_dict()])
+        held = [*weights, *run.module.buffers(), *gradients, *states]
         self.bytes = max(self.bytes, sum(t.numel() * t.element_size() for t in held))
 
 
