@@ -13,7 +13,7 @@ from posterity.data.foreign import foreign, photos
 from posterity.evaluation import recipes as recipes_module
 from posterity.evaluation.arena import _clearly_less
 from posterity.evaluation.compare import Contest, compare
-from posterity.evaluation.extras import TrainingState, shown_examples, stored
+from posterity.evaluation.extras import TrainingState, shown_examples, stored, surface
 from posterity.evaluation.recipes import recipes, sizes
 from posterity.evaluation.shift import corruptions_of
 from posterity.methods import METHODS
@@ -213,6 +213,23 @@ def test_memory_is_weights_gradients_and_moments(optimizer, copies, steps):
     training = pst.Training(optimizer=optimizer, progress=False, callbacks=(state,))
     pst.fit(nn.Linear(4, 3), pst.MAP(), pair, epochs=1, training=training)
     assert state.bytes == 4 * (15 * copies + steps)
+
+
+def test_a_decision_surface_has_class_1_by_rows_of_y():
+    """Draws with logits ±(x + 2y) and ±x: their probabilities at every point of the grid, and the mean of the two."""
+    planes = [torch.tensor([[-1.0, -2.0], [1.0, 2.0]]), torch.tensor([[-1.0, 0.0], [1.0, 0.0]])]
+    net = nn.Linear(2, 2, bias=False)
+    posterior = pst.posteriors.Empirical(net, pst.likelihoods.Categorical(), [{"weight": w} for w in planes])
+    found = surface(posterior, data.load("two-moons"), 2)
+    y, x = (torch.tensor(found[axis]) for axis in "yx")
+    y, x = torch.meshgrid(y, x, indexing="ij")
+    first, second = torch.sigmoid(2 * (x + 2 * y)), torch.sigmoid(2 * x)
+    for drawn, expected in zip(found["draws"], (first, second), strict=True):
+        torch.testing.assert_close(torch.tensor(drawn), expected, atol=1e-3, rtol=0)
+    mean = (first + second) / 2
+    entropy = torch.special.entr(torch.stack([mean, 1 - mean])).sum(0)
+    torch.testing.assert_close(torch.tensor(found["probability"]), mean, atol=1e-3, rtol=0)
+    torch.testing.assert_close(torch.tensor(found["entropy"]), entropy, atol=1e-3, rtol=0)
 
 
 def test_what_a_posterior_stores_is_counted_with_the_statistics_of_its_draws():
