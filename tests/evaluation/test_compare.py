@@ -114,6 +114,13 @@ def test_settings_are_chosen_by_validation_loss(tmp_path, monkeypatch):
     assert ensemble["setting"] == 1 and ensemble["tried"] == []  # restarts take what their method took
 
 
+def test_a_later_setting_must_win_by_more_than_a_standard_error():
+    """Gains of 0.3 and −0.1 are 0.1 ± 0.2, of 0.3 and 0.1 they are 0.2 ± 0.1."""
+    first = torch.tensor([1.0, 1.0])
+    for gains, clear in (([0.3, -0.1], False), ([0.3, 0.1], True), ([-0.3, -0.1], False), ([0.0, 0.0], False)):
+        assert _clearly_less(first - torch.tensor(gains), first) == clear
+
+
 def test_a_setting_without_a_number_is_not_kept():
     nan, inf = torch.tensor([0.1, math.nan]), torch.tensor([0.1, math.inf])
     good = torch.tensor([0.5, 0.7])
