@@ -114,6 +114,23 @@ def test_settings_are_chosen_by_validation_loss(tmp_path, monkeypatch):
     assert ensemble["setting"] == 1 and ensemble["tried"] == []  # restarts take what their method took
 
 
+def test_nothing_is_chosen_on_test_data(tmp_path):
+    """Of two files that differ in the test labels alone only the scores differ."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2))
+    y = (x[:, 0] + 0.5 * rng.normal(size=300) > 0).astype(int)
+    runs = []
+    for name, labels in (("right", y[200:]), ("wrong", 1 - y[200:])):
+        np.savez(tmp_path / f"{name}.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=labels)
+        contest = Contest(methods=("map",), seeds=1, **{**FAST, "data": str(tmp_path / f"{name}.npz")})
+        runs.append(compare(contest, tmp_path / name)["runs"][0])
+    one, two = runs
+    assert len(one["tried"]) == 2 and one["tried"] == two["tried"] and one["setting"] == two["setting"]
+    assert one["history"] == two["history"] and one["figures"]["temperature"] == two["figures"]["temperature"]
+    assert one["scores"]["figures"]["nll"] < two["scores"]["figures"]["nll"]
+    assert one["figures"]["nll_tempered"] < two["figures"]["nll_tempered"]
+
+
 def test_a_later_setting_must_win_by_more_than_a_standard_error():
     """Gains of 0.3 and −0.1 are 0.1 ± 0.2, of 0.3 and 0.1 they are 0.2 ± 0.1."""
     first = torch.tensor([1.0, 1.0])
