@@ -12,6 +12,7 @@ from posterity.data.pieces import pieces
 from posterity.evaluation import Scores, evaluate, regression, scores
 from posterity.evaluation.calibration import ece
 from posterity.evaluation.metrics import METRICS, metric
+from posterity.evaluation.result import Difference
 from posterity.posteriors import DiagonalGaussian, Empirical
 from posterity.probability.likelihoods import Categorical, Gaussian
 from posterity.types import PosterityError
@@ -147,6 +148,15 @@ def test_own_corruptions(classifier, labelled):
     )
 
 
+def test_the_ood_auroc_is_the_mean_over_the_sets(classifier, labelled):
+    x, _ = labelled
+    found = evaluate(classifier, labelled, ood={"loud": 3 * x, "quiet": 0.5 * x}, draws=4, resamples=20)
+    loud, quiet = "loud/auroc_entropy", "quiet/auroc_entropy"
+    assert found["ood_auroc"] == pytest.approx((found[loud] + found[quiet]) / 2)
+    means = [(a + b) / 2 for a, b in zip(found.replicates[loud], found.replicates[quiet], strict=True)]
+    assert found.replicates["ood_auroc"] == pytest.approx(means, rel=1e-6)
+
+
 class ByKeyword(nn.Linear):
     """Called as networks of Hugging Face are: by the name of its one input."""
 
@@ -216,6 +226,12 @@ def test_a_clear_winner_is_named():
     elsewhere = Scores({"nll": 0.5}, {"nll": [0.49, 0.5, 0.52]}, about={"fingerprint": "b"})
     error = math.hypot(best.interval("nll").error, elsewhere.interval("nll").error)
     assert best.compare(elsewhere)["nll"].error == pytest.approx(error)
+
+
+def test_two_standard_errors_make_a_winner():
+    for difference, better, verdict in ((1.9, 1, "tied"), (2.1, 1, "first"), (2.1, -1, "second"), (-2.1, -1, "first")):
+        found = Difference(0.0, 0.0, difference, error=1.0, better=better)
+        assert found.verdict == verdict and found.tied == (verdict == "tied")
 
 
 def test_without_resamples_nothing_is_tied(classifier, labelled):
