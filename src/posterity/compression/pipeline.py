@@ -147,7 +147,7 @@ def _unjudged(dense: nn.Module, variance: Params) -> tuple[str, ...]:
 
 
 def _whole(pruned: nn.Module) -> tuple[str, ...]:
-    """Where nothing went, and nothing can get smaller."""
+    """A note where not one weight was removed, so that nothing can get smaller."""
     zeros = any(masks.sparsity(dict(pruned.named_parameters())).values())
     return () if zeros else ("no weight was removed: give keep=, max_drop= or a lower threshold=",)
 
