@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import posterity as pst
-from posterity.evaluation.connection import Connection, connect
+from posterity.evaluation.connection import Connection, _examples, connect
 from posterity.evaluation.landscape import Plane, judge, landmarks, landscape
 from posterity.posteriors import Empirical, LowRankGaussian, Mixture
 from posterity.types import PosterityError
@@ -148,6 +148,13 @@ def test_both_ways_are_the_curves_that_they_are_called():
         line, curve = (1 - t) * w1 + t * w2, (1 - t) ** 2 * w1 + 2 * t * (1 - t) * bend + t**2 * w2
         for errors, w in ((found.straight_error, line), (found.curve_error, curve)):
             assert float(errors[i]) == pytest.approx(float((X @ w.T - Y).square().mean()))
+
+
+def test_the_bend_sees_every_example_alike():
+    """Of a loader whose last piece is small, each example of that piece was seen a thousand times as often."""
+    pieces = [(torch.zeros(n, 1), torch.full((n,), i)) for i, n in enumerate((10_000, 10))]
+    seen = [int(batch.targets[0]) for _, batch in _examples(pieces, torch.device("cpu"), 1000, 4, seed=0)]
+    assert len(seen) == 1000 and sum(seen) < 6  # Poisson of mean 1: 6 and more have a chance of 6e-4
 
 
 def test_the_bend_does_not_hang_on_statistics_that_the_network_happens_to_have():

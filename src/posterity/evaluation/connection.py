@@ -121,9 +121,10 @@ def _trained(
 def _examples(data: Any, device: torch.device, steps: int, batch_size: int, seed: int) -> Iterator[_Example]:
     """A random position and a random batch for every step."""
     everything = [moved(batch, device) for batch in pieces(data)]
+    sizes = torch.tensor([len(piece.targets) for piece in everything], dtype=torch.float64)
     generator = generator_for(seed)
-    for step in range(steps):
-        piece = everything[step % len(everything)]
+    for _ in range(steps):
+        piece = everything[int(torch.multinomial(sizes, 1, generator=generator))]
         rows = torch.randint(len(piece.targets), (batch_size,), generator=generator).to(device)
         inputs = map_inputs(piece.inputs, itemgetter(rows))
         yield float(torch.rand((), generator=generator)), Batch(inputs, piece.targets[rows])
