@@ -89,7 +89,8 @@ def test_regression_comes_back_in_original_units(posterity, tmp_path):
     posterity("predict", "r", "x.csv", "--out", "y.json")
     row = json.loads((tmp_path / "y.json").read_text())[0]
     assert row["mean"] == pytest.approx(150, abs=6)
-    assert row["low95"] < row["mean"] < row["high95"]
+    assert [row["low95"], row["high95"]] == pytest.approx([row["mean"] + z * row["std"] for z in (-1.959964, 1.959964)])
+    assert row["std"] < 10  # the target's own is 29
 
 
 def test_files_are_predicted_in_the_units_they_were_fitted_in(posterity, tmp_path):

@@ -107,7 +107,7 @@ def test_bands_are_the_interval_and_the_epistemic_part_of_it(sine):
 
 
 def test_intervals_hold_the_middle_of_the_quantiles(sine):
-    """Of quantiles with shares 0.1, 0.2, 0.3 and 0.4 the inner half holds 0.5; as a density they are four times that."""
+    """Of quantiles with shares 0.1, 0.2, 0.3 and 0.4 the inner half holds 0.5; densities are four times that."""
     run = copy.deepcopy(next(run for run in sine["runs"] if run["method"] == "map"))
     run["scores"]["details"]["pit"] = [0.1, 0.2, 0.3, 0.4]
     made = {**sine, "runs": [run]}
