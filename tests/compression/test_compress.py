@@ -198,6 +198,7 @@ def test_report_as_text_dictionary_and_table():
     report = small.compression
     figures = json.loads(report.as_json())
     assert figures["ratio"] == report.ratio and figures["accuracy"][1] == report.accuracy[1] == 1.0
+    assert figures["sparsity"] == report.sparsity == pytest.approx(1 - 20 / 276)
     text = str(report)
     assert "0.weight" in text and "96.7% zeros" in text and "bytes on disk" in text and "batch 128" in text
     assert report.table().row_count == len(report.layers) + len(report.totals())
