@@ -47,6 +47,13 @@ def test_ranked_by_nll_with_times_relative_to_map():
     assert math.isnan(found[0].cells["train_time"].error) or not found[0].cells["train_time"].tied
 
 
+def test_times_are_relative_to_the_mean_of_map_over_its_seeds():
+    runs = [run("map", 0, 0.5), run("map", 1, 0.5), run("swag", 0, 0.3)]
+    runs[1]["figures"]["train_seconds"] = 3.0  # the first took one second, SWAG two
+    times = {line.name: line.cells["train_time"].value for line in standings(results(*runs))}
+    assert times == {"map": 1.0, "swag": 1.0}
+
+
 def test_a_method_whose_nll_is_no_number_stands_behind_the_others():
     strange = run("swag", 0, 0.3, accuracy=0.95)
     strange["scores"]["figures"]["nll"], strange["scores"]["replicates"]["nll"] = None, [None] * 400  # NaN, as in JSON
@@ -77,6 +84,7 @@ def test_seeds_add_to_the_error_of_a_difference():
     first, second = [0.3, 0.32, 0.34], [0.5, 0.5, 0.5]
     silent = [[v] * 10 for v in first], [[v] * 10 for v in second]
     assert difference_error(first, second, *silent) == pytest.approx(0.02 / math.sqrt(3))
+    assert difference_error(second, first, *silent) == pytest.approx(0.02 / math.sqrt(3))
     found = contested(
         results(*[run("swag", s, v) for s, v in enumerate(first)]),
         "nll",
