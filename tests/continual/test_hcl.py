@@ -67,6 +67,14 @@ def test_samples_come_from_their_component():
     assert ((z.mean(0) - known.means[3]).abs() < 4 / math.sqrt(4000)).all()
 
 
+def test_means_of_new_classes_have_the_std_that_was_asked_for():
+    known = ClassConditionalFlow(feature_flow(SIZE))
+    known.meet(0, torch.arange(400), 3.0, torch.Generator().manual_seed(0))
+    known.meet(1, torch.arange(400), 0.5, torch.Generator().manual_seed(1))
+    for means, std in zip(known.means.split(400), (3.0, 0.5), strict=True):
+        assert float(means.std()) == pytest.approx(std, rel=4 / math.sqrt(2 * 400 * SIZE))
+
+
 def test_penalties_by_hand():
     """With the identity as f: GR is the cross-entropy of z', FR is zero, and grows as the square of a shift."""
     known = model()

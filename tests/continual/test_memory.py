@@ -74,15 +74,16 @@ def test_memory_of_everything_forgets_nothing():
 
 
 def test_what_is_held_are_the_probabilities_of_the_likelihood():
-    """Σ n KL(p̂‖p_w) with p = softmax(f/temperature); two of six examples are kept, so each stands for three."""
+    """Strength · Σ n KL(p̂‖p_w), p = softmax(f/temperature); two of six examples are kept, so each stands for three."""
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(6, 3, generator=g, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
     earlier, now = (nn.Linear(3, 3).double() for _ in range(2))
     likelihood = pst.likelihoods.Categorical(temperature=4.0)
     posterior = pst.posteriors.Empirical(earlier, likelihood, [dict(earlier.named_parameters())])
     past = Past(prior=None, posterior=posterior, memory=[(x[:2], y[:2])], sizes=[6], heads=[None])
-    held = continual.Functional(method=pst.MAP(prior=pst.priors.Normal(1e6))).method_for(past, likelihood)
+    functional = continual.Functional(method=pst.MAP(prior=pst.priors.Normal(1e6)), strength=2.5)
+    held = functional.method_for(past, likelihood)
     before, after = (likelihood.probs(net(x[:2])) for net in (earlier, now))
-    cross_entropy = -3 * (before * after.log()).sum()
+    cross_entropy = -2.5 * 3 * (before * after.log()).sum()
     lost = held.penalty(now, 1.0) - pst.MAP(prior=pst.priors.Normal(1e6)).penalty(now, 1.0)
     torch.testing.assert_close(lost, cross_entropy)

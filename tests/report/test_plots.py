@@ -154,6 +154,13 @@ def test_pictures_are_the_test_examples(digits):
     truth = "" if example["label"] == example["target"] else f" (is {names[example['target']]})"
     assert f"{names[example['label']]}{truth}" in titles
     assert len(made.axes[0].images) == 12
+    *bars, aleatoric, epistemic = made.axes[0].patches[:12]  # of the first example: ten classes, then the strip
+    assert [bar.get_height() for bar in bars] == pytest.approx([0.33 * p for p in example["probs"]])
+    found = run["scores"]["details"]["examples"]
+    wide = 0.9 / max(e["aleatoric"] + e["epistemic"] for e in found)
+    assert aleatoric.get_width() == pytest.approx(wide * example["aleatoric"])
+    assert epistemic.get_width() == pytest.approx(wide * example["epistemic"])
+    assert epistemic.get_x() == pytest.approx(aleatoric.get_x() + aleatoric.get_width())
 
 
 def test_the_heat_map_of_a_single_method_can_be_read(moons):

@@ -121,6 +121,11 @@ def test_verdict_names_the_best_and_what_is_tied():
     assert text.count(". ") == 1 and text.endswith(".")  # two sentences
 
 
+def test_a_verdict_on_numbers_is_of_their_intervals():
+    made = results(run("map", 0, 0.5, coverage_90=0.95), run("swag", 0, 0.3, coverage_90=0.85), task="regression")
+    assert "Its 90% intervals hold 85% of the test targets" in verdict(made)
+
+
 def test_verdict_without_resamples_claims_no_significance():
     made = results(run("map", 0, 0.5), run("swag", 0, 0.3))
     for one in made["runs"]:
