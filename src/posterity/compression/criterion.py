@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from posterity import calling, masks
 from posterity.data.pieces import pieces
+from posterity.devices import device_of
 from posterity.masks import Masks
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning, check_fraction
 
-__all__ = ["Criterion", "accuracy", "choose", "device_of"]
+__all__ = ["Criterion", "accuracy", "choose"]
 
 _DEFAULT_LOG_ALPHA = 3.0
 _MISLED = 2.0
@@ -141,8 +142,3 @@ def accuracy(network: nn.Module, data: Any) -> float:
     if total == 0:
         raise PosterityError("the validation data is empty")
     return right / total
-
-
-def device_of(network: nn.Module) -> torch.device:
-    """Where a network is."""
-    return next((p.device for p in network.parameters()), torch.device("cpu"))
