@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 import posterity as pst
-from posterity import continual
+from posterity import continual, data
 from posterity.continual import Carry, FineTuning, Joint, Memory, Permuted, Replay, Task
 from posterity.continual.memory import k_centres
 from posterity.continual.strategy import Past
+from posterity.continual.tasks import on_validation
 from tests.continual.streams import FAST, blobs, network, tasks
 
 
@@ -63,6 +64,20 @@ def test_permuted_tasks_are_orders_of_the_same_pixels():
     assert torch.equal(stream[0].train[0], x) and not torch.equal(stream[1].train[0], x)
     assert torch.equal(stream[1].train[0].flatten(1).sort().values, x.flatten(1))
     assert torch.equal(stream[2].train[0], stream[2].test[0]) and len(stream[:2]) == 2
+    pixels = torch.arange(784.0).expand(1, 784), y[:1]
+    orders = [Permuted(pixels, pixels, seed=seed)[number].train[0] for seed in (1, 2) for number in (1, 2)]
+    assert len({tuple(order[0].tolist()) for order in orders}) == 4
+    assert torch.equal(Permuted(pixels, pixels, seed=2)[2].train[0], orders[-1])
+
+
+def test_what_settings_are_chosen_on_is_not_learned_from():
+    whole = data.load("digits")
+    apart = on_validation(whole, 200)
+    (x, y), (held, labels) = apart.training(), apart.test
+    assert len(y) == len(whole.training()[1]) - 200 and apart.validation is None
+    assert torch.equal(torch.cat([y, labels]), whole.training()[1])
+    raw = torch.cat([apart.standardiser.invert(part) for part in (x, held)])
+    torch.testing.assert_close(raw, whole.standardiser.invert(whole.training()[0]), atol=1e-5, rtol=0)
 
 
 def test_memory_of_everything_forgets_nothing():
