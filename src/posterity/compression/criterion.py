@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity import calling, masks
-from posterity.data.pieces import pieces
+from posterity.data.pieces import counted_once
 from posterity.devices import device_of
 from posterity.masks import Masks
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning, check_fraction
@@ -131,7 +131,7 @@ def accuracy(network: nn.Module, data: Any) -> float:
     right = total = 0
     device = device_of(network)
     with torch.no_grad():
-        for batch in pieces(data, size=1):
+        for batch in counted_once(data, size=1):
             if batch.targets.is_floating_point():
                 raise PosterityError("accuracy needs integer labels, got targets of type " + str(batch.targets.dtype))
             outputs = calling.call(network, calling.map_inputs(batch.inputs, lambda tensor: tensor.to(device)))
