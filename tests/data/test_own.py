@@ -100,8 +100,10 @@ def test_csv_with_header_and_named_target(tmp_path: Path) -> None:
     )
 
 
-def test_csv_without_header_semicolons_and_words(tmp_path: Path) -> None:
-    path = write(tmp_path / "own.csv", "\n".join(f"{i};{-i / 2};{'cat' if i % 2 else 'dog'}" for i in range(10)))
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_csv_without_header_and_with_words(tmp_path: Path, mark: str) -> None:
+    rows = [mark.join([str(i), str(-i / 2), "cat" if i % 2 else "dog"]) for i in range(10)]
+    path = write(tmp_path / "own.csv", "\n".join(rows))
     own = data.load(path)
     assert own.classes == ("cat", "dog") and own.kind == Kind.PLANE
     assert own.standardiser is not None

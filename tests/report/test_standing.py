@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from posterity.report.plots.curves import cost
-from posterity.report.standing import columns, contested, difference_error, done, standings
-from posterity.report.tables import as_csv, as_markdown, as_rich, shown
+from posterity.report.standing import Cell, columns, contested, difference_error, done, standings
+from posterity.report.tables import as_csv, as_markdown, as_rich, mark, shown
 from posterity.report.verdict import label, verdict
 from posterity.types import PosterityError
 
@@ -92,6 +92,25 @@ def test_seeds_add_to_the_error_of_a_difference():
     )
     assert found["swag"].value == pytest.approx(0.32)
     assert found["swag"].error == pytest.approx(0.02 / math.sqrt(3))
+
+
+def test_figures_are_shown_in_the_digits_they_deserve():
+    nan = math.nan
+    for name, value, error, text in (
+        ("accuracy", 0.9012, 0.0123, "90.1% ± 1.2"),
+        ("nll", 0.30049, 0.0101, "0.300 ± 0.010"),
+        ("coverage_90", 0.885, nan, "88.5%"),
+        ("train_time", 2.34, nan, "2.3×"),
+        ("predict_time", 12.34, nan, "12×"),
+        ("memory_mb", 99.96, nan, "100.0"),
+        ("memory_mb", 123.4, nan, "123"),
+        ("stored", 999, nan, "999"),
+        ("stored", 17_640, nan, "17.6k"),
+        ("stored", 1_234_567, nan, "1.23M"),
+    ):
+        assert shown(name, Cell(value, error)) == text
+    best, tied, behind = Cell(0.3, nan, best=True, tied=True), Cell(0.31, nan, tied=True), Cell(0.5, nan)
+    assert [mark(cell) for cell in (best, tied, behind)] == ["★", "●", ""]
 
 
 def test_costs_are_not_contested():
