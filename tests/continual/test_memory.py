@@ -70,6 +70,19 @@ def test_permuted_tasks_are_orders_of_the_same_pixels():
     assert torch.equal(Permuted(pixels, pixels, seed=2)[2].train[0], orders[-1])
 
 
+def test_a_split_stream_has_pairs_of_classes_with_a_head_each():
+    made, whole = continual.benchmark("split-digits", tasks=4), data.load("digits")
+    assert [(task.name, task.head) for task in made.tasks] == [
+        ("0/1", (0, 1)), ("2/3", (2, 3)), ("4/5", (4, 5)), ("6/7", (6, 7))
+    ]  # fmt: skip
+    for task in made.tasks:
+        for (x, y), (inputs, labels) in ((task.train, whole.training()), (task.test, whole.test)):
+            rows = (labels == task.head[0]) | (labels == task.head[1])
+            assert torch.equal(x, inputs[rows]) and torch.equal(y, labels[rows])
+    permuted = continual.benchmark("permuted-digits", tasks=2).tasks
+    assert [task.head for task in permuted] == [None, None]
+
+
 def test_what_settings_are_chosen_on_is_not_learned_from():
     whole = data.load("digits")
     apart = on_validation(whole, 200)
