@@ -11,6 +11,7 @@ import posterity as pst
 from posterity import continual, data
 from posterity.continual import Carry, FineTuning, Joint, Memory, Permuted, Replay, Task
 from posterity.continual.memory import k_centres
+from posterity.continual.recipes import recipe
 from posterity.continual.strategy import Past
 from posterity.continual.tasks import on_validation
 from tests.continual.streams import FAST, blobs, network, tasks
@@ -81,6 +82,16 @@ def test_a_split_stream_has_pairs_of_classes_with_a_head_each():
             assert torch.equal(x, inputs[rows]) and torch.equal(y, labels[rows])
     permuted = continual.benchmark("permuted-digits", tasks=2).tasks
     assert [task.head for task in permuted] == [None, None]
+
+
+def test_a_recipe_is_of_a_method_that_can_be_carried_on_unless_another_is_given():
+    """Laplace's own default, Kronecker factors, cannot."""
+    made = recipe("laplace", memory=Memory(7), temperature=2.0).strategy
+    assert made.method.carrying(made.base).structure == "diagonal"
+    assert made.memory == Memory(7) and made.temperature == 2.0
+    own = pst.VOGN(prior=pst.priors.Normal(0.7))
+    assert recipe("vogn", own).strategy.method == own != recipe("vogn").strategy.method
+    assert recipe("replay", rehearse=0.1).strategy == Replay(rehearse=0.1)
 
 
 def test_what_settings_are_chosen_on_is_not_learned_from():
