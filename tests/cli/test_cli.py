@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from posterity import data
-from posterity.cli.config import build_method, plain
-from posterity.cli.folder import RunFolder
+from posterity.cli.config import RunConfig, build_method, plain
+from posterity.cli.folder import RunFolder, with_earlier
 from posterity.cli.main import run as command
 from posterity.cli.predict import _picture, _standardised
 from posterity.evaluation import evaluate
@@ -97,6 +97,8 @@ def test_noise_by_input_takes_a_second_output(posterity, tmp_path):
     assert posterity("predict", "run", "x.csv", "--out", "y.json")[0] == 0
     quiet, loud = (row["std"] for row in json.loads((tmp_path / "y.json").read_text()))
     assert loud > 1.5 * quiet  # the true ones are 0.125 and 0.575
+    later, _ = with_earlier(RunConfig(data="heteroscedastic", prior="run"))
+    assert (later.likelihood, later.model) == ("HeteroscedasticGaussian", "mlp")  # a run that goes on has them, too
 
 
 @pytest.mark.parametrize("name", METHODS)
