@@ -88,7 +88,8 @@ def test_an_interrupted_comparison_goes_on(tmp_path):
 def test_runs_on_a_file_that_has_changed_are_made_anew(tmp_path):
     x, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
     contest = Contest(methods=("map",), seeds=1, tune=False, **{**FAST, "data": str(tmp_path / "own.npz")})
-    for labels, said in ((y, "done"), (y, "kept"), (y[::-1], "done")):
+    other = np.where(np.arange(60) == 37, 1 - y, y)  # a single label
+    for labels, said in ((y, "done"), (y, "kept"), (other, "done")):
         np.savez(tmp_path / "own.npz", x=x, y=labels)
         _, steps = told(contest, tmp_path / "out")
         assert steps[-1] == ("map", 0, said)
@@ -171,6 +172,7 @@ def test_equal_time_gives_dear_methods_fewer_epochs(tmp_path):
     results, _ = told(contest, tmp_path)
     epochs = {run["method"]: run["epochs"] for run in results["runs"]}
     assert epochs["map"] == 12 and 2 <= epochs["ensemble"] < 12
+    assert all(len(run["history"]) == run["epochs"] for run in results["runs"])
 
 
 def test_own_data_and_own_network(tmp_path, monkeypatch):

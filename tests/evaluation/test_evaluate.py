@@ -15,7 +15,7 @@ from posterity.evaluation.calibration import ece
 from posterity.evaluation.metrics import METRICS, metric
 from posterity.evaluation.result import Difference
 from posterity.posteriors import DiagonalGaussian, Empirical
-from posterity.probability.likelihoods import Categorical, Gaussian
+from posterity.probability.likelihoods import Categorical, Gaussian, Poisson
 from posterity.types import PosterityError
 
 
@@ -308,6 +308,28 @@ def test_regression_figures_are_in_the_targets_own_units():
     assert found["nll"] == pytest.approx(inside["nll"] + math.log(std), rel=1e-5)
     assert found["coverage_90"] == inside["coverage_90"]
     assert found.details["band"]["target"][0] == pytest.approx(raw[x.argmin()].item(), rel=1e-4)
+
+
+def test_bands_run_along_the_input_and_quantiles_from_0_to_1():
+    """A falling line, under noise so wide that every target lies in the middle of its distribution."""
+    line = {"weight": torch.tensor([[-2.0]]), "bias": torch.zeros(1)}
+    x = torch.randn(100, 1, generator=torch.Generator().manual_seed(7))
+    found = evaluate(Empirical(nn.Linear(1, 1), Gaussian(1000.0), [line]), (x, -2 * x), resamples=0)
+    band = found.details["band"]
+    assert band["input"] == sorted(band["input"]) and band["mean"] == sorted(band["mean"], reverse=True)
+    assert band["mean"] == pytest.approx([-2 * value for value in band["input"]])
+    assert found.details["pit"] == [0.0] * 10 + [1.0] + [0.0] * 9  # F(y) = ½ begins the eleventh of twenty bins
+
+
+def test_fewer_draws_of_counts_are_judged_by_their_means():
+    points = [{"weight": torch.tensor([[w]]), "bias": torch.ones(1)} for w in (0.2, 0.6, 0.9)]
+    x = torch.linspace(-1, 1, 40)[:, None]
+    posterior, y = Empirical(nn.Linear(1, 1), Poisson(), points), torch.arange(40)[:, None] % 6
+    curve = evaluate(posterior, (x, y), resamples=0).details["draws"]
+    for count, error, nll in zip(curve["draws"], curve["error"], curve["nll"], strict=True):
+        p = posterior.predict(x, count)
+        assert error == pytest.approx((p.mean - y).square().mean().item(), rel=1e-5)
+        assert nll == pytest.approx(regression.nll(p, y).item(), rel=1e-5)
 
 
 def test_each_target_column_has_units_of_its_own():
