@@ -311,14 +311,15 @@ def test_regression_figures_are_in_the_targets_own_units():
 
 
 def test_bands_run_along_the_input_and_quantiles_from_0_to_1():
-    """A falling line, under noise so wide that every target lies in the middle of its distribution."""
+    """A falling line, whose targets lie one std above and below it in turn: F(y) is 0.159 or 0.841."""
     line = {"weight": torch.tensor([[-2.0]]), "bias": torch.zeros(1)}
     x = torch.randn(100, 1, generator=torch.Generator().manual_seed(7))
-    found = evaluate(Empirical(nn.Linear(1, 1), Gaussian(1000.0), [line]), (x, -2 * x), resamples=0)
+    y = -2 * x + torch.tensor([1.0, -1.0]).repeat(50)[:, None]
+    found = evaluate(Empirical(nn.Linear(1, 1), Gaussian(1.0), [line]), (x, y), resamples=0)
     band = found.details["band"]
     assert band["input"] == sorted(band["input"]) and band["mean"] == sorted(band["mean"], reverse=True)
     assert band["mean"] == pytest.approx([-2 * value for value in band["input"]])
-    assert found.details["pit"] == [0.0] * 10 + [1.0] + [0.0] * 9  # F(y) = ½ begins the eleventh of twenty bins
+    assert found.details["pit"] == [0.5 if i in (3, 16) else 0.0 for i in range(20)]
 
 
 def test_fewer_draws_of_counts_are_judged_by_their_means():
