@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import posterity as pst
-
 pytestmark = pytest.mark.filterwarnings("ignore::posterity.types.PosterityWarning")  # such short runs alarm the doctor
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {
@@ -35,8 +33,6 @@ def test_every_example_is_run():
 
 @pytest.mark.parametrize("name", TINY)
 def test_the_example_runs(name, monkeypatch, tmp_path, capsys):
-    if name == "own_loop.py" and not hasattr(pst.optim.IVON, "posterior"):
-        pytest.skip("IVON gives no posterior yet")
     if name == "in_lightning.py":
         pytest.importorskip("lightning.pytorch")
     monkeypatch.chdir(tmp_path)

@@ -31,7 +31,7 @@ TRACE = ("task", "log_likelihood", "latent", "log_det")
 
 
 def pictures(validate: bool) -> tuple[list, tuple]:
-    """The five tasks to learn, and what to judge on."""
+    """The five tasks to learn, always without the images that settings are chosen on, and what to judge on."""
     mnist = data.load("mnist")
     (x, y), held = mnist.train, mnist.test
     if validate:

@@ -24,6 +24,8 @@ import torch
 
 import posterity as pst
 from posterity import data
+from posterity.evaluation.calibration import ece
+from posterity.evaluation.scores import accuracy, nll
 from posterity.models import lenet5
 
 FIGURES = ("accuracy", "nll", "ece")
@@ -83,14 +85,8 @@ def one(job: dict) -> dict:
 
 def moments_figures(posterior: pst.Posterior, held: tuple[torch.Tensor, torch.Tensor]) -> dict[str, float]:
     """The same figures of the single-pass prediction."""
-    parts = [posterior.predict(x, draws="moments") for x in held[0].split(1000)]
-    probs = torch.cat([p.probs for p in parts])
-    confidence, label = probs.max(-1)
-    right = (label == held[1]).double()
-    bins = (confidence * 15).long().clamp_max(14)
-    gaps = torch.zeros(15, dtype=torch.float64, device=probs.device).index_add(0, bins, right - confidence.double())
-    nll = -torch.cat([p.log_prob(y) for p, y in zip(parts, held[1].split(1000), strict=True)]).mean()
-    return {"accuracy": right.mean().item(), "nll": nll.item(), "ece": (gaps.abs().sum() / len(right)).item()}
+    probs = torch.cat([posterior.predict(x, draws="moments").probs for x in held[0].split(1000)])
+    return {figure: float(score(probs, held[1])) for figure, score in zip(FIGURES, (accuracy, nll, ece), strict=True)}
 
 
 def run_all(jobs: list[dict], workers: int, out: Path | None) -> list[dict]:

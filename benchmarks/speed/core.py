@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import torch
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import posterity as pst
-from benchmarks.speed.harness import Bench, run
+from benchmarks.speed.harness import Bench, now, run
 from posterity.models import lenet5_caffe, lenet_300_100
 from posterity.posteriors import DiagonalGaussian
 from posterity.run import Run
@@ -56,19 +55,13 @@ class Interleaved:
         self.seconds: dict[str, list[float]] = {"by hand": [], "fit": []}
         self.started: float | None = None
 
-    def now(self) -> float:
-        if self.bench.device.type != "cuda":
-            return time.process_time()
-        torch.cuda.synchronize(self.bench.device)
-        return time.perf_counter()
-
     def on_epoch(self, run: Run, figures: dict[str, float]) -> None:
         if self.started is not None:  # the first epoch warms up
-            self.seconds["fit"].append((self.now() - self.started) / self.steps)
+            self.seconds["fit"].append((now(self.bench.device) - self.started) / self.steps)
             self.seconds["by hand"].append(self.bench.time(self.hand)[0] / self.steps)
         else:
             self.hand()
-        self.started = self.now()
+        self.started = now(self.bench.device)
 
 
 def fit_step(bench: Bench) -> None:

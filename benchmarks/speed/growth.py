@@ -18,7 +18,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 
 import posterity as pst
 from benchmarks.speed.floor import rates, seconds, step_flops
-from benchmarks.speed.harness import Bench, Row, run
+from benchmarks.speed.harness import Bench, Row, now, run
 from posterity.models import mlp
 from posterity.posteriors import DiagonalGaussian, LowRankGaussian
 from posterity.run import Run
@@ -68,13 +67,6 @@ class Epochs:
         """The median time of a step, without the first two epochs."""
         spans = [b - a for a, b in zip(self.marks[1:-1], self.marks[2:], strict=True)]
         return statistics.median(spans) / STEPS
-
-
-def now(device: torch.device) -> float:
-    if device.type != "cuda":
-        return time.process_time()
-    torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def peak(device: torch.device, work: Callable[[], object]) -> int:

@@ -136,6 +136,14 @@ class Bench:
         path.write_text(json.dumps({**content, "date": datetime.date.today().isoformat(), **found}, indent=1))
 
 
+def now(device: torch.device) -> float:
+    """Seconds: of CPU time on a CPU, on a GPU by the clock, when all its work is done."""
+    if device.type != "cuda":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 def peak_on_cpu(work: Work) -> int:
     """The most bytes that a call holds beyond what was held before, of those that torch allocates."""
     activities = [torch.profiler.ProfilerActivity.CPU]

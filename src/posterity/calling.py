@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
@@ -26,6 +27,7 @@ __all__ = [
     "check_finite",
     "finite_check",
     "functional_call",
+    "is_one_hot",
     "map_batch",
     "map_inputs",
     "nested_tensors",
@@ -201,6 +203,14 @@ def finite_check(inputs: Inputs, what: str = "the inputs") -> Callable[[], None]
             raise PosterityError(f"{what} hold NaN or infinite values")
 
     return read
+
+
+def is_one_hot(targets: Tensor | np.ndarray) -> bool:
+    """Whether each of several rows is zeros and a single one: a class, and no numbers to predict."""
+    if targets.ndim != 2 or targets.shape[1] < 2:
+        return False
+    ones: Any = targets == 1
+    return bool((ones | (targets == 0)).all()) and bool((ones.sum(1) == 1).all())
 
 
 @dataclass(frozen=True, eq=False)

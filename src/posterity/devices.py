@@ -13,7 +13,7 @@ from posterity.calling import call, map_inputs, tensors_of
 from posterity.networks import hooked, plain_copy
 from posterity.types import Inputs, PosterityError
 
-__all__ = ["activation_bytes", "aligned", "channels_last", "device_order", "find_device", "number"]
+__all__ = ["activation_bytes", "aligned", "channels_last", "device_of", "device_order", "find_device", "number"]
 
 _log = logging.getLogger("posterity")
 _WIDE = 16  # input channels of a convolution from which on it gains by channels last
@@ -33,6 +33,11 @@ def find_device(name: torch.device | str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise PosterityError(f"device={name!r} was asked for, but torch cannot compute there: {reason}") from error
     return device
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Where a network is; one without parameters is taken to be on the CPU."""
+    return next((p.device for p in network.parameters()), torch.device("cpu"))
 
 
 def device_order(network: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor]:

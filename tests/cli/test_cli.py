@@ -12,9 +12,11 @@ import torch
 from PIL import Image
 
 from posterity import data
-from posterity.cli.config import build_method, plain
+from posterity.cli.config import RunConfig, build_method, plain
+from posterity.cli.folder import RunFolder, with_earlier
 from posterity.cli.main import run as command
 from posterity.cli.predict import _picture, _standardised
+from posterity.evaluation import evaluate
 from posterity.files import read_state, write_state
 from posterity.methods import METHODS
 
@@ -73,6 +75,30 @@ def test_the_resolved_config_runs_again_to_the_same_bits(posterity, tmp_path):
     assert posterity("fit", "--config", "a/config.toml", "--out", "b")[0] == 0
     first, second = (read_state(tmp_path / name / "posterior.safetensors", "posterior") for name in "ab")
     torch.testing.assert_close(first["state"]["module"], second["state"]["module"], rtol=0, atol=0)
+    assert RunFolder(tmp_path / "a").posterior().seed == 3
+
+
+def test_the_shell_says_of_members_foreign_inputs_and_shift_what_evaluate_says(posterity, tmp_path):
+    fit = ("fit", "--data", "two-moons", "--method", "mean-field", "--members", 2, "--out", "run", *FAST)
+    assert posterity(*fit)[0] == 0
+    words = ("evaluate", "run", "--ood", "circles", "--shift", "--draws", 6, "--out", "scores.json")
+    assert posterity(*words)[0] == 0
+    posterior, moons, circles = RunFolder(tmp_path / "run").posterior(), data.load("two-moons"), data.load("circles")
+    assert len(posterior.parts) == 2
+    expected = evaluate(posterior, moons, ood={"circles": circles}, shift=True, draws=6, resamples=0)
+    found = json.loads((tmp_path / "scores.json").read_text())["figures"]
+    assert found == pytest.approx(dict(expected), rel=1e-6) and "circles/auroc_entropy" in found
+
+
+def test_noise_by_input_takes_a_second_output(posterity, tmp_path):
+    likelihood = "run.likelihood=HeteroscedasticGaussian"
+    assert posterity("fit", "--data", "heteroscedastic", "--set", likelihood, "--out", "run", "--epochs", 30)[0] == 0
+    (tmp_path / "x.csv").write_text("-1.5\n1.5\n")
+    assert posterity("predict", "run", "x.csv", "--out", "y.json")[0] == 0
+    quiet, loud = (row["std"] for row in json.loads((tmp_path / "y.json").read_text()))
+    assert loud > 1.5 * quiet  # the true ones are 0.125 and 0.575
+    later, _ = with_earlier(RunConfig(data="heteroscedastic", prior="run"))
+    assert (later.likelihood, later.model) == ("HeteroscedasticGaussian", "mlp")  # a run that goes on has them, too
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -85,11 +111,12 @@ def test_regression_comes_back_in_original_units(posterity, tmp_path):
     (tmp_path / "d.csv").write_text("x,y\n" + "\n".join(f"{i / 10},{100 + 5 * i / 10}" for i in range(200)))
     fit = ("fit", "--data", "d.csv", "--out", "r", "--epochs", 150, "--set", "training.lr=0.01")
     assert posterity(*fit)[0] == 0
-    (tmp_path / "x.csv").write_text("10.0\n")
+    (tmp_path / "x.csv").write_text("15.0\n")
     posterity("predict", "r", "x.csv", "--out", "y.json")
     row = json.loads((tmp_path / "y.json").read_text())[0]
-    assert row["mean"] == pytest.approx(150, abs=6)
-    assert row["low95"] < row["mean"] < row["high95"]
+    assert row["mean"] == pytest.approx(175, abs=6)
+    assert [row["low95"], row["high95"]] == pytest.approx([row["mean"] + z * row["std"] for z in (-1.959964, 1.959964)])
+    assert row["std"] < 10  # the target's own is 29
 
 
 def test_files_are_predicted_in_the_units_they_were_fitted_in(posterity, tmp_path):

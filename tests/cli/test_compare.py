@@ -21,6 +21,7 @@ def test_the_whole_command(tmp_path):
     assert len(results["runs"]) == 2
     config = results["about"]["config"]
     assert config["model"] == "mlp" and config["epochs"] == 8 and config["methods"] == ["map", "swag"]
+    assert (config["draws"], config["seeds"], config["shift"], config["tune"]) == (4, 1, True, False)
     again = invoke(*options, "--out", tmp_path)
     assert again.output.count("kept from before") == 2
 

@@ -9,6 +9,7 @@ import posterity as pst
 from posterity import data
 from posterity.cli.folder import RunFolder
 from posterity.cli.main import app
+from posterity.compression.criterion import accuracy
 from posterity.types import PosterityError
 
 
@@ -55,9 +56,17 @@ def test_sparse_file_from_the_shell(run, tmp_path):
 
 
 def test_a_limit_on_the_loss_of_accuracy(run, tmp_path):
-    result = compress(run, "--out", tmp_path / "f.safetensors", "--max-drop", "0.01")
+    """What goes is decided on the last tenth of the training data; the test data are only counted."""
+    figures = tmp_path / "figures.json"
+    result = compress(run, "--out", tmp_path / "f.safetensors", "--max-drop", "0.01", "--report", figures)
     assert result.exit_code == 0, result.output
-    assert "accuracy on the test data" in result.output
+    digits, posterior = data.load("digits"), RunFolder(run).posterior()
+    held = tuple(part[-130:] for part in digits.training())  # of 1,297
+    expected = pst.compress(posterior, max_drop=0.01, validation=held)
+    report = json.loads(figures.read_text())
+    assert report["accuracy"] == list(expected.compression.accuracy)
+    assert report["ratio"] == expected.compression.ratio
+    assert f"accuracy on the test data: {accuracy(expected, digits.test):.2%}" in result.output
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def test_a_stream_of_tasks_with_a_report(posterity, tmp_path):
     assert code == 0 and "average accuracy" in out, err
     results = json.loads((tmp_path / "found/results.json").read_text())
     assert list(results["methods"]) == ["vogn", "ewc"] and len(results["methods"]["vogn"][0]["rows"]) == 2
+    loop = {"epochs": 2, "steps": None, "lr": 0.003, "batch size": 32, "seed": 0, "draws": 32}
+    assert results["methods"]["vogn"][0]["settings"] == loop  # the recipe's rate, and the stream's batches
     page = (tmp_path / "found/report.html").read_text()
     assert "Accuracy matrices" in page and "Memory(size=5" in page
     assert {"matrix_vogn.svg", "accuracy_over_tasks.png"} <= {p.name for p in (tmp_path / "found/figures").iterdir()}

@@ -133,6 +133,26 @@ def test_dead_residual_branch_stops_running():
     assert " + " not in compact(masked, x).module.code
 
 
+def test_what_is_multiplied_by_zero_goes_on_both_sides():
+    """Of three units of a product one is open, one multiplied by zero and one by two."""
+
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = linear([[1, 1], [0, 0], [0, 0]], [0, 0, 2])
+            self.value, self.out = linear([[1, 2], [3, 4], [5, 6]]), linear([[1, 1, 1]])
+
+        def forward(self, x):
+            return self.out(self.gate(x) * self.value(x))
+
+    masked, x = Gated(), torch.randn(7, 2, dtype=torch.float64)
+    small = compact(masked, x).module
+    torch.testing.assert_close(small(x), masked(x), **EXACT)
+    assert {name: len(p) for name, p in small.named_parameters() if p.dim() == 2} == {
+        "gate.weight": 2, "value.weight": 2, "out.weight": 1
+    }  # fmt: skip
+
+
 def test_unused_inputs_are_left_out():
     masked = nn.Sequential(nn.Flatten(), linear([[1.0, 0, 0, 2]], [0.0]))
     x = torch.arange(8, dtype=torch.float64).reshape(2, 2, 2)

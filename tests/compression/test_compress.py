@@ -65,17 +65,26 @@ def test_default_threshold_finds_the_corner():
     assert compress(q, threshold=3.0).compression.ratio == report.ratio
 
 
-def test_compacted_shapes_and_figures_are_those_of_the_network():
+def alike(monkeypatch):
+    """All forms are as fast, so that the smallest is taken, and none has faster layers."""
+    monkeypatch.setattr(pipeline, "with_faster_layers", lambda network, *_: (network, []))
+    monkeypatch.setattr(pipeline, "timings", lambda forms, _: {name: [1.0] for name in forms})
+
+
+def test_compacted_shapes_and_figures_are_those_of_the_network(monkeypatch):
+    alike(monkeypatch)
     report = compress(posterior()).compression
-    assert report.parameters[0] == 20 * 12 + 12 + 12 * 3 + 3
-    assert report.flops[0] == 2 * (20 * 12 + 12 * 3)
-    if report.form == "compacted":
-        assert {layer.name: layer.after for layer in report.layers} == {"0.weight": (4, 2), "2.weight": (3, 4)}
-        assert report.parameters[1] == 4 * 2 + 4 + 3 * 4 + 3
-        assert report.flops[1] == 2 * (4 * 2 + 3 * 4)
-    assert set(report.latency) == {1, 128} and all(t > 0 for pair in report.latency.values() for t in pair)
-    assert report.accuracy is None
+    assert report.form == "compacted"
+    assert report.parameters == (20 * 12 + 12 + 12 * 3 + 3, 4 * 2 + 4 + 3 * 4 + 3)
+    assert report.flops == (2 * (20 * 12 + 12 * 3), 2 * (4 * 2 + 3 * 4))
+    assert {layer.name: layer.after for layer in report.layers} == {"0.weight": (4, 2), "2.weight": (3, 4)}
     assert report.bytes[0] == 4 * report.parameters[0]
+    assert report.accuracy is None
+
+
+def test_each_batch_size_has_its_times():
+    latency = compress(posterior()).compression.latency
+    assert set(latency) == {1, 128} and all(seconds > 0 for pair in latency.values() for seconds in pair)
 
 
 def test_keep_counts_and_goes_by_signal_to_noise():
@@ -189,6 +198,7 @@ def test_report_as_text_dictionary_and_table():
     report = small.compression
     figures = json.loads(report.as_json())
     assert figures["ratio"] == report.ratio and figures["accuracy"][1] == report.accuracy[1] == 1.0
+    assert figures["sparsity"] == report.sparsity == pytest.approx(1 - 20 / 276)
     text = str(report)
     assert "0.weight" in text and "96.7% zeros" in text and "bytes on disk" in text and "batch 128" in text
     assert report.table().row_count == len(report.layers) + len(report.totals())

@@ -9,8 +9,9 @@ from posterity.models.dense import lenet_300_100
 from posterity.models.residual import resnet18
 from posterity.models.text import LSTM, Transformer
 
-IMAGE, DIGIT = torch.randn(2, 3, 32, 32), torch.randn(2, 1, 28, 28)
-WORDS = torch.randint(1, 50, (2, 16), generator=torch.Generator().manual_seed(0))
+G = torch.Generator().manual_seed(0)
+IMAGE, DIGIT = torch.randn(2, 3, 32, 32, generator=G), torch.randn(2, 1, 28, 28, generator=G)
+WORDS = torch.randint(1, 50, (2, 16), generator=G)
 CASES = {
     "lenet_300_100": (lambda: lenet_300_100((1, 28, 28)), DIGIT, 0.4),
     "lenet5_caffe": (lambda: lenet5_caffe((1, 28, 28)), DIGIT, 0.3),

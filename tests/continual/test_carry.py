@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import posterity as pst
 from posterity import continual
 from posterity.continual import Task
+from posterity.continual.strategy import Past
 from posterity.optim.config import OptimizerConfig
 from tests.contract.cases import data, network
 
@@ -180,6 +181,24 @@ def test_the_carried_mean_pulls(method):
     fitted = pst.fit(network(), own, data(), training=training)
     distance = torch.cat([(fitted.mean()[name] - mean).flatten() for name, mean in earlier().mean().items()])
     assert float(distance.abs().mean()) < 0.1  # it began at 0.2
+
+
+@pytest.mark.parametrize("name", ["mean-field", "hwa"])
+def test_the_next_task_starts_from_the_stds_of_the_last(name):
+    """And from the method's own where the last says nothing of a weight."""
+    method, posterior = METHODS[name], earlier(std=0.03)
+    _, alone = continual.carry_on(network(), method, posterior)
+    stds = {key: variance.sqrt() for key, variance in posterior.variance().items()}
+    stds["2.weight"][1:] = 0
+    past = Past(posterior.as_prior(), posterior, stds)
+    in_stream = continual.Carry(method=method).method_for(past, posterior.likelihood)
+    for own, afresh in ((alone, 0.03), (in_stream, 0.05)):
+        _, found = pst.plain_moments(own.prepare(network()))
+        for key, std in found.items():
+            expected = torch.full_like(std, 0.03)
+            if key == "2.weight":
+                expected[1:] = afresh
+            torch.testing.assert_close(std, expected)
 
 
 def test_deterministic_parameters_take_the_base_prior():

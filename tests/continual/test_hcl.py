@@ -67,6 +67,23 @@ def test_samples_come_from_their_component():
     assert ((z.mean(0) - known.means[3]).abs() < 4 / math.sqrt(4000)).all()
 
 
+def test_means_of_new_classes_have_the_std_that_was_asked_for():
+    known = ClassConditionalFlow(feature_flow(SIZE))
+    known.meet(0, torch.arange(400), 3.0, torch.Generator().manual_seed(0))
+    known.meet(1, torch.arange(400), 0.5, torch.Generator().manual_seed(1))
+    for means, std in zip(known.means.split(400), (3.0, 0.5), strict=True):
+        assert float(means.std()) == pytest.approx(std, rel=4 / math.sqrt(2 * 400 * SIZE))
+
+
+@pytest.mark.parametrize("clip", [1e-3, 1e-2])
+def test_a_clipped_step_is_as_long_as_was_asked_for(clip):
+    flow, pair = feature_flow(SIZE, couplings=2, hidden=8), (5 + torch.randn(64, SIZE), torch.arange(64) % 2)
+    training = pst.Training(batch_size=64, optimizer="sgd", lr=0.1, clip=clip, progress=False)
+    found = learn_hcl(flow, [pair], HCL(detection=None), training=training).mean()
+    steps = [found[f"flow.{name}"] - p.detach() for name, p in flow.named_parameters()]
+    assert float(torch.cat([s.flatten() for s in steps]).norm()) == pytest.approx(0.1 * clip, rel=1e-3)
+
+
 def test_penalties_by_hand():
     """With the identity as f: GR is the cross-entropy of z', FR is zero, and grows as the square of a shift."""
     known = model()

@@ -16,6 +16,7 @@ from posterity.continual import EWC, Carry, FineTuning, Functional, Joint, Memor
 from posterity.continual.heads import Ending, ending, unused_rows
 from posterity.continual.strategy import Past
 from posterity.posteriors import Empirical
+from posterity.training.fit import fit_next
 from tests.continual.streams import FAST, blobs, network, tasks
 
 
@@ -78,6 +79,32 @@ def test_a_head_that_no_task_has_used_keeps_base_prior_and_first_weights():
     marks = unused_rows(network(), "2", [(0, 1)])
     assert marks["2.bias"].tolist() == [False, False, True, True]
     assert unused_rows(network(), None, [None]) == {} == unused_rows(network(), "2", [(0, 1), (2, 3)])
+
+
+def test_a_task_is_fitted_from_the_last_mean_and_a_new_head_from_its_first_weights(monkeypatch):
+    """A strong prior pulls the head that no task has used yet; the next task must not begin with what is left of it."""
+    starts, strategies = [], []
+
+    class Spy(FineTuning):
+        def method_for(self, past, likelihood):
+            strategies.append((list(past.sizes), past.posterior))
+            return super().method_for(past, likelihood)
+
+    def watched(module, *rest, **options):
+        starts.append({name: p.detach().clone() for name, p in module.named_parameters()})
+        return fit_next(module, *rest, **options)
+
+    monkeypatch.setattr("posterity.continual.stream.fit_next", watched)
+    strategy = Spy(method=pst.MAP(prior=pst.priors.Normal(0.01)))
+    continual.learn(network(), strategy, tasks(), epochs=5, training=replace(FAST, lr=0.05))
+    first, second = starts
+    (_, _), (sizes, before) = strategies
+    assert sizes == [60]
+    mean = before.mean()
+    assert float((mean["2.weight"][2:] - first["2.weight"][2:]).abs().max()) > 0.01
+    torch.testing.assert_close(second["2.weight"][2:], first["2.weight"][2:], rtol=0, atol=0)
+    torch.testing.assert_close(second["2.weight"][:2], mean["2.weight"][:2], rtol=0, atol=0)
+    torch.testing.assert_close(second["0.weight"], mean["0.weight"], rtol=0, atol=0)
 
 
 class Unordered(nn.Module):

@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 import posterity as pst
-from posterity import continual
+from posterity import continual, data
 from posterity.continual import Carry, FineTuning, Joint, Memory, Permuted, Replay, Task
 from posterity.continual.memory import k_centres
+from posterity.continual.recipes import recipe
 from posterity.continual.strategy import Past
+from posterity.continual.tasks import on_validation
 from tests.continual.streams import FAST, blobs, network, tasks
 
 
@@ -63,6 +65,43 @@ def test_permuted_tasks_are_orders_of_the_same_pixels():
     assert torch.equal(stream[0].train[0], x) and not torch.equal(stream[1].train[0], x)
     assert torch.equal(stream[1].train[0].flatten(1).sort().values, x.flatten(1))
     assert torch.equal(stream[2].train[0], stream[2].test[0]) and len(stream[:2]) == 2
+    pixels = torch.arange(784.0).expand(1, 784), y[:1]
+    orders = [Permuted(pixels, pixels, seed=seed)[number].train[0] for seed in (1, 2) for number in (1, 2)]
+    assert len({tuple(order[0].tolist()) for order in orders}) == 4
+    assert torch.equal(Permuted(pixels, pixels, seed=2)[2].train[0], orders[-1])
+
+
+def test_a_split_stream_has_pairs_of_classes_with_a_head_each():
+    made, whole = continual.benchmark("split-digits", tasks=4), data.load("digits")
+    assert [(task.name, task.head) for task in made.tasks] == [
+        ("0/1", (0, 1)), ("2/3", (2, 3)), ("4/5", (4, 5)), ("6/7", (6, 7))
+    ]  # fmt: skip
+    for task in made.tasks:
+        for (x, y), (inputs, labels) in ((task.train, whole.training()), (task.test, whole.test)):
+            rows = (labels == task.head[0]) | (labels == task.head[1])
+            assert torch.equal(x, inputs[rows]) and torch.equal(y, labels[rows])
+    permuted = continual.benchmark("permuted-digits", tasks=2).tasks
+    assert [task.head for task in permuted] == [None, None]
+
+
+def test_a_recipe_is_of_a_method_that_can_be_carried_on_unless_another_is_given():
+    """Laplace's own default, Kronecker factors, cannot."""
+    made = recipe("laplace", memory=Memory(7), temperature=2.0).strategy
+    assert made.method.carrying(made.base).structure == "diagonal"
+    assert made.memory == Memory(7) and made.temperature == 2.0
+    own = pst.VOGN(prior=pst.priors.Normal(0.7))
+    assert recipe("vogn", own).strategy.method == own != recipe("vogn").strategy.method
+    assert recipe("replay", rehearse=0.1).strategy == Replay(rehearse=0.1)
+
+
+def test_what_settings_are_chosen_on_is_not_learned_from():
+    whole = data.load("digits")
+    apart = on_validation(whole, 200)
+    (x, y), (held, labels) = apart.training(), apart.test
+    assert len(y) == len(whole.training()[1]) - 200 and apart.validation is None
+    assert torch.equal(torch.cat([y, labels]), whole.training()[1])
+    raw = torch.cat([apart.standardiser.invert(part) for part in (x, held)])
+    torch.testing.assert_close(raw, whole.standardiser.invert(whole.training()[0]), atol=1e-5, rtol=0)
 
 
 def test_memory_of_everything_forgets_nothing():
@@ -74,15 +113,16 @@ def test_memory_of_everything_forgets_nothing():
 
 
 def test_what_is_held_are_the_probabilities_of_the_likelihood():
-    """Σ n KL(p̂‖p_w) with p = softmax(f/temperature); two of six examples are kept, so each stands for three."""
+    """Strength · Σ n KL(p̂‖p_w), p = softmax(f/temperature); two of six examples are kept, so each stands for three."""
     g = torch.Generator().manual_seed(0)
     x, y = torch.randn(6, 3, generator=g, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1, 2])
     earlier, now = (nn.Linear(3, 3).double() for _ in range(2))
     likelihood = pst.likelihoods.Categorical(temperature=4.0)
     posterior = pst.posteriors.Empirical(earlier, likelihood, [dict(earlier.named_parameters())])
     past = Past(prior=None, posterior=posterior, memory=[(x[:2], y[:2])], sizes=[6], heads=[None])
-    held = continual.Functional(method=pst.MAP(prior=pst.priors.Normal(1e6))).method_for(past, likelihood)
+    functional = continual.Functional(method=pst.MAP(prior=pst.priors.Normal(1e6)), strength=2.5)
+    held = functional.method_for(past, likelihood)
     before, after = (likelihood.probs(net(x[:2])) for net in (earlier, now))
-    cross_entropy = -3 * (before * after.log()).sum()
+    cross_entropy = -2.5 * 3 * (before * after.log()).sum()
     lost = held.penalty(now, 1.0) - pst.MAP(prior=pst.priors.Normal(1e6)).penalty(now, 1.0)
     torch.testing.assert_close(lost, cross_entropy)

@@ -8,6 +8,7 @@ from torch import nn
 
 import posterity as pst
 from posterity import continual
+from posterity.continual.online import SEED_STRIDE
 from tests.contract.cases import data, network
 
 METHOD = pst.VOGN(prior=pst.priors.Normal(0.5))
@@ -36,12 +37,26 @@ def test_certainty_grows_with_the_stream():
     assert all(bool((last.variance()[name] < v).all()) for name, v in first.variance().items())
 
 
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_a_batch_is_a_fit_with_the_tempered_posterior_as_its_prior(temperature):
+    first, second, _ = batches()
+    before = continual.online(network(), METHOD, [first], training=FAST)
+    found = continual.online(network(), METHOD, [second], posterior=before, temperature=temperature, training=FAST)
+    net, own = continual.carry_on(network(), METHOD, before, temperature)
+    # What the batch has added to the precision of the first prior, which is 4, counts one part in the temperature.
+    precision = 4 + (1 / before.variance()["0.weight"] - 4) / temperature
+    torch.testing.assert_close(own.prior.at("0.weight").precision, precision)
+    expected = pst.fit(net, own, second, seed=before.seed + SEED_STRIDE, training=FAST)
+    torch.testing.assert_close(found.mean(), expected.mean(), rtol=0, atol=0)
+    torch.testing.assert_close(found.variance(), expected.variance(), rtol=0, atol=0)
+
+
 def test_a_batch_of_one_example_is_a_batch():
     x, y = data()
-    posterior = continual.online(
-        network(), METHOD, list(zip(x[:3].split(1), y[:3].split(1), strict=True)), training=FAST
-    )
-    assert all(bool(v.isfinite().all()) for v in posterior.variance().values())
+    few = list(zip(x[:3].split(1), y[:3].split(1), strict=True))
+    one, three = (continual.online(network(), METHOD, some, training=FAST).variance() for some in (few[:1], few))
+    for name, variance in one.items():  # each example takes some of what the prior leaves open
+        assert bool((variance <= METHOD.prior.std**2).all()) and bool((three[name] < variance).all())
 
 
 def test_what_is_wrong_is_said_and_the_file_kept(tmp_path):

@@ -61,6 +61,12 @@ def test_batched_and_looped_predictions_agree(posterior):
 
 
 @every_posterior
+def test_the_function_predicts_as_the_method_does(posterior):
+    function, method = pst.predict(posterior, INPUTS, 4).columns(), posterior.predict(INPUTS, 4).columns()
+    torch.testing.assert_close(function, method, rtol=0, atol=0)
+
+
+@every_posterior
 def test_save_load(posterior, tmp_path):
     pst.save(posterior, tmp_path / "q.safetensors")
     for module in (network(), network().float()):  # in another precision, as a fresh network may be

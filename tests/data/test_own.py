@@ -66,9 +66,9 @@ def test_npz_with_its_own_parts(tmp_path: Path, names: tuple[str, ...]) -> None:
 def test_channels_that_lie_last_are_found(tmp_path: Path, last: int, first: int) -> None:
     """Pictures with transparency have four; they were taken for images of as many channels as rows."""
     images = RNG.integers(0, 256, (10, first, 5, last)).astype(np.uint8)
-    for name, x in (("last", images), ("first", images.transpose(0, 3, 1, 2))):
-        own = data.load(npz(tmp_path / f"{name}.npz", x=x, y=np.arange(10) % 2))
-        assert own.shape == (last, first, 5)
+    layouts = {"last": images, "first": images.transpose(0, 3, 1, 2)}
+    one, two = (data.load(npz(tmp_path / f"{n}.npz", x=x, y=np.arange(10) % 2)) for n, x in layouts.items())
+    assert one.shape == (last, first, 5) and torch.equal(one.training()[0], two.training()[0])
 
 
 def test_npz_with_x_and_y_beside_a_test_part(tmp_path: Path) -> None:
@@ -100,8 +100,10 @@ def test_csv_with_header_and_named_target(tmp_path: Path) -> None:
     )
 
 
-def test_csv_without_header_semicolons_and_words(tmp_path: Path) -> None:
-    path = write(tmp_path / "own.csv", "\n".join(f"{i};{-i / 2};{'cat' if i % 2 else 'dog'}" for i in range(10)))
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_csv_without_header_and_with_words(tmp_path: Path, mark: str) -> None:
+    rows = [mark.join([str(i), str(-i / 2), "cat" if i % 2 else "dog"]) for i in range(10)]
+    path = write(tmp_path / "own.csv", "\n".join(rows))
     own = data.load(path)
     assert own.classes == ("cat", "dog") and own.kind == Kind.PLANE
     assert own.standardiser is not None

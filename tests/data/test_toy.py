@@ -64,6 +64,7 @@ def test_sine_leaves_its_gap_and_has_its_noise() -> None:
 
 
 def test_heteroscedastic_noise_has_its_std() -> None:
+    assert toy.heteroscedastic_std(torch.tensor([-2.0, 2.0])).tolist() == pytest.approx([0.05, 0.65])  # as it says
     x, y = raw(data.load("heteroscedastic"), "train")
     z = (y - x * (2 * x).sin()) / toy.heteroscedastic_std(x)
     assert z.std().item() == pytest.approx(1, abs=4 / math.sqrt(2 * len(z)))

@@ -87,6 +87,14 @@ def test_quantiles_of_effective_samples_end_with_the_fewest():
     assert float(each[19]) <= middle <= float(each[20])
 
 
+def test_the_trace_is_that_of_the_prediction_that_mixes_worst():
+    chains, few = Mixture([walk(1.0), walk(1.2, seed=1)]), (X[:20], DATA[1][:20])
+    predicted = traces(chains, few)
+    worst = int(split_rhat(predicted).flatten().argmax())
+    expected = predicted.flatten(2)[..., worst]
+    assert worst > 0 and np.array(chain_details(chains, few)["trace"]) == pytest.approx(expected.numpy(), abs=1e-5)
+
+
 def test_agreeing_chains_have_no_symptoms():
     found = chain_details(Mixture([walk(1.0, 400), walk(1.0, 400, seed=1)]), DATA)
     assert found["rhat"][-1] < 1.03  # 4 halves of 200: R̂ is about 1 + 1/200

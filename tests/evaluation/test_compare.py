@@ -13,7 +13,7 @@ from posterity.data.foreign import foreign, photos
 from posterity.evaluation import recipes as recipes_module
 from posterity.evaluation.arena import _clearly_less
 from posterity.evaluation.compare import Contest, compare
-from posterity.evaluation.extras import shown_examples
+from posterity.evaluation.extras import TrainingState, shown_examples, stored, surface
 from posterity.evaluation.recipes import recipes, sizes
 from posterity.evaluation.shift import corruptions_of
 from posterity.methods import METHODS
@@ -88,7 +88,8 @@ def test_an_interrupted_comparison_goes_on(tmp_path):
 def test_runs_on_a_file_that_has_changed_are_made_anew(tmp_path):
     x, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
     contest = Contest(methods=("map",), seeds=1, tune=False, **{**FAST, "data": str(tmp_path / "own.npz")})
-    for labels, said in ((y, "done"), (y, "kept"), (y[::-1], "done")):
+    other = np.where(np.arange(60) == 37, 1 - y, y)  # a single label
+    for labels, said in ((y, "done"), (y, "kept"), (other, "done")):
         np.savez(tmp_path / "own.npz", x=x, y=labels)
         _, steps = told(contest, tmp_path / "out")
         assert steps[-1] == ("map", 0, said)
@@ -112,6 +113,30 @@ def test_settings_are_chosen_by_validation_loss(tmp_path, monkeypatch):
     losses = [tried["validation_nll"] for tried in run["tried"]]
     assert losses[1] < losses[0] and losses[0] == pytest.approx(math.log(2), abs=0.05)
     assert ensemble["setting"] == 1 and ensemble["tried"] == []  # restarts take what their method took
+
+
+def test_nothing_is_chosen_on_test_data(tmp_path):
+    """Of two files that differ in the test labels alone only the scores differ."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2))
+    y = (x[:, 0] + 0.5 * rng.normal(size=300) > 0).astype(int)
+    runs = []
+    for name, labels in (("right", y[200:]), ("wrong", 1 - y[200:])):
+        np.savez(tmp_path / f"{name}.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=labels)
+        contest = Contest(methods=("map",), seeds=1, **{**FAST, "data": str(tmp_path / f"{name}.npz")})
+        runs.append(compare(contest, tmp_path / name)["runs"][0])
+    one, two = runs
+    assert len(one["tried"]) == 2 and one["tried"] == two["tried"] and one["setting"] == two["setting"]
+    assert one["history"] == two["history"] and one["figures"]["temperature"] == two["figures"]["temperature"]
+    assert one["scores"]["figures"]["nll"] < two["scores"]["figures"]["nll"]
+    assert one["figures"]["nll_tempered"] < two["figures"]["nll_tempered"]
+
+
+def test_a_later_setting_must_win_by_more_than_a_standard_error():
+    """Gains of 0.3 and −0.1 are 0.1 ± 0.2, of 0.3 and 0.1 they are 0.2 ± 0.1."""
+    first = torch.tensor([1.0, 1.0])
+    for gains, clear in (([0.3, -0.1], False), ([0.3, 0.1], True), ([-0.3, -0.1], False), ([0.0, 0.0], False)):
+        assert _clearly_less(first - torch.tensor(gains), first) == clear
 
 
 def test_a_setting_without_a_number_is_not_kept():
@@ -147,6 +172,7 @@ def test_equal_time_gives_dear_methods_fewer_epochs(tmp_path):
     results, _ = told(contest, tmp_path)
     epochs = {run["method"]: run["epochs"] for run in results["runs"]}
     assert epochs["map"] == 12 and 2 <= epochs["ensemble"] < 12
+    assert all(len(run["history"]) == run["epochs"] for run in results["runs"])
 
 
 def test_own_data_and_own_network(tmp_path, monkeypatch):
@@ -206,6 +232,44 @@ def test_bad_contests(tmp_path):
         compare(Contest(data="digts"), tmp_path)
 
 
+@pytest.mark.parametrize(("optimizer", "copies", "steps"), [("sgd", 3, 0), ("adam", 4, 2)])
+def test_memory_is_weights_gradients_and_moments(optimizer, copies, steps):
+    """Of 15 weights and biases in single precision; Adam counts the steps of each of the two tensors, too."""
+    state, pair = TrainingState(), (torch.randn(64, 4), torch.arange(64) % 3)
+    training = pst.Training(optimizer=optimizer, progress=False, callbacks=(state,))
+    pst.fit(nn.Linear(4, 3), pst.MAP(), pair, epochs=1, training=training)
+    assert state.bytes == 4 * (15 * copies + steps)
+
+
+def test_a_decision_surface_has_class_1_by_rows_of_y():
+    """Draws with logits ±(x + 2y) and ±x: their probabilities at every point of the grid, and the mean of the two."""
+    planes = [torch.tensor([[-1.0, -2.0], [1.0, 2.0]]), torch.tensor([[-1.0, 0.0], [1.0, 0.0]])]
+    net = nn.Linear(2, 2, bias=False)
+    posterior = pst.posteriors.Empirical(net, pst.likelihoods.Categorical(), [{"weight": w} for w in planes])
+    found = surface(posterior, data.load("two-moons"), 2)
+    y, x = (torch.tensor(found[axis]) for axis in "yx")
+    y, x = torch.meshgrid(y, x, indexing="ij")
+    first, second = torch.sigmoid(2 * (x + 2 * y)), torch.sigmoid(2 * x)
+    for drawn, expected in zip(found["draws"], (first, second), strict=True):
+        torch.testing.assert_close(torch.tensor(drawn), expected, atol=1e-3, rtol=0)
+    mean = (first + second) / 2
+    entropy = torch.special.entr(torch.stack([mean, 1 - mean])).sum(0)
+    torch.testing.assert_close(torch.tensor(found["probability"]), mean, atol=1e-3, rtol=0)
+    torch.testing.assert_close(torch.tensor(found["entropy"]), entropy, atol=1e-3, rtol=0)
+
+
+def test_what_a_posterior_stores_is_counted_with_the_statistics_of_its_draws():
+    """Mean and std of each weight; of BatchNorm mean, variance and the count of batches, for each draw of a bank."""
+    net = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    std = {name: torch.full_like(p, 0.1) for name, p in mean.items()}
+    gaussian = pst.posteriors.DiagonalGaussian(net, pst.likelihoods.Categorical(), mean, std)
+    banked = gaussian.refresh([(torch.randn(20, 4), torch.zeros(20).long())], draws=3)
+    weights = 4 * 5 + 5 + 2 * 5 + 5 * 3 + 3
+    assert stored(gaussian) == 2 * weights and stored(banked) == 2 * weights + 3 * (5 + 5 + 1)
+    assert stored(pst.Mixture([banked, gaussian])) == stored(banked) + stored(gaussian)
+
+
 @pytest.mark.parametrize("name", ["digits", "two-moons"])
 def test_foreign_inputs_fit_the_network_and_no_example(name):
     dataset = data.load(name)
@@ -245,7 +309,10 @@ def test_images_of_any_range_are_corrupted_shown_and_confronted_alike(tmp_path):
 def test_large_images_are_confronted_with_photographs(tmp_path):
     np.savez(tmp_path / "large.npz", x=np.random.default_rng(0).random((10, 450, 130)), y=np.arange(10) % 2)
     dataset = data.load(str(tmp_path / "large.npz"))
-    assert photos(dataset, 3, generator_for(0)).shape == (3, 1, 450, 130)
+    made = photos(dataset, 3, generator_for(0))
+    assert made.shape == (3, 1, 450, 130)
+    raw = dataset.pixels.invert(made)
+    assert raw.min() >= -1e-5 and raw.max() <= 1 + 1e-5 and raw.std() > 0.05
 
 
 def test_foreign_tables_and_texts():
@@ -256,3 +323,5 @@ def test_foreign_tables_and_texts():
 
     mixed = salad(texts, generator_for(1))
     assert torch.equal(mixed == 0, texts == 0) and mixed.flatten().sort().values.equal(texts.flatten().sort().values)
+    long = torch.arange(1, 101).view(4, 25)
+    assert (salad(long, generator_for(1)) == long).sum() < 8  # one word in a hundred stays, so one is to be expected

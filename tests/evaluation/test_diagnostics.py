@@ -142,6 +142,13 @@ def test_one_chain_that_moves_is_said_to_differ_from_itself():
     assert worth.startswith("the chain is worth 3 samples")
 
 
+def test_each_chain_must_be_worth_ten_samples():
+    """As Gelman et al. ask: four chains need forty, one needs ten."""
+    for chains, ess, symptoms in ((4, 39.0, 1), (4, 41.0, 0), (1, 11.0, 0), (1, 9.0, 1)):
+        found = Diagnostics(chains, 100, rhat=(1.0, 1.0), ess=(ess, ess), disagreement=0.0, label_disagreement=0.0)
+        assert len(found.symptoms()) == symptoms
+
+
 def test_total_variation_by_hand():
     """Two single-minded chains: probabilities (σ(2x), 1 − σ(2x)) and its mirror image are |2σ − 1| apart."""
     found = diagnose(Mixture([chain(1.0, spread=0.0), chain(-1.0, spread=0.0)]), DATA)

@@ -7,13 +7,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import posterity as pst
 import posterity.data as data
 from posterity.data.pieces import pieces
 from posterity.evaluation import Scores, evaluate, regression, scores
 from posterity.evaluation.calibration import ece
 from posterity.evaluation.metrics import METRICS, metric
+from posterity.evaluation.result import Difference
 from posterity.posteriors import DiagonalGaussian, Empirical
-from posterity.probability.likelihoods import Categorical, Gaussian
+from posterity.probability.likelihoods import Categorical, Gaussian, Poisson
 from posterity.types import PosterityError
 
 
@@ -147,6 +149,32 @@ def test_own_corruptions(classifier, labelled):
     )
 
 
+def test_the_ood_auroc_is_the_mean_over_the_sets(classifier, labelled):
+    x, _ = labelled
+    found = evaluate(classifier, labelled, ood={"loud": 3 * x, "quiet": 0.5 * x}, draws=4, resamples=20)
+    loud, quiet = "loud/auroc_entropy", "quiet/auroc_entropy"
+    assert found["ood_auroc"] == pytest.approx((found[loud] + found[quiet]) / 2)
+    means = [(a + b) / 2 for a, b in zip(found.replicates[loud], found.replicates[quiet], strict=True)]
+    assert found.replicates["ood_auroc"] == pytest.approx(means, rel=1e-6)
+
+
+class ByKeyword(nn.Linear):
+    """Called as networks of Hugging Face are: by the name of its one input."""
+
+    def forward(self, *, pixels):
+        return super().forward(pixels)
+
+
+def test_corrupted_inputs_reach_the_network_as_the_others_do():
+    x = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    y, weights = torch.arange(50) % 3, torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+    shift = {"dim": lambda x, severity: x / (1 + severity)}
+    point = {"weight": weights, "bias": torch.zeros(3)}
+    plain = evaluate(Empirical(nn.Linear(4, 3), Categorical(), [point]), (x, y), shift=shift, resamples=0)
+    named = Empirical(ByKeyword(4, 3), Categorical(), [point])
+    assert dict(evaluate(named, [({"pixels": x}, y)], shift=shift, resamples=0)) == dict(plain)
+
+
 def test_out_of_distribution_sets_take_the_units_of_the_test_set(classifier):
     generator = torch.Generator().manual_seed(2)
 
@@ -199,6 +227,12 @@ def test_a_clear_winner_is_named():
     elsewhere = Scores({"nll": 0.5}, {"nll": [0.49, 0.5, 0.52]}, about={"fingerprint": "b"})
     error = math.hypot(best.interval("nll").error, elsewhere.interval("nll").error)
     assert best.compare(elsewhere)["nll"].error == pytest.approx(error)
+
+
+def test_two_standard_errors_make_a_winner():
+    for difference, better, verdict in ((1.9, 1, "tied"), (2.1, 1, "first"), (2.1, -1, "second"), (-2.1, -1, "first")):
+        found = Difference(0.0, 0.0, difference, error=1.0, better=better)
+        assert found.verdict == verdict and found.tied == (verdict == "tied")
 
 
 def test_without_resamples_nothing_is_tied(classifier, labelled):
@@ -276,12 +310,70 @@ def test_regression_figures_are_in_the_targets_own_units():
     assert found.details["band"]["target"][0] == pytest.approx(raw[x.argmin()].item(), rel=1e-4)
 
 
+def test_bands_run_along_the_input_and_quantiles_from_0_to_1():
+    """A falling line, whose targets lie one std above and below it in turn: F(y) is 0.159 or 0.841."""
+    line = {"weight": torch.tensor([[-2.0]]), "bias": torch.zeros(1)}
+    x = torch.randn(100, 1, generator=torch.Generator().manual_seed(7))
+    y = -2 * x + torch.tensor([1.0, -1.0]).repeat(50)[:, None]
+    found = evaluate(Empirical(nn.Linear(1, 1), Gaussian(1.0), [line]), (x, y), resamples=0)
+    band = found.details["band"]
+    assert band["input"] == sorted(band["input"]) and band["mean"] == sorted(band["mean"], reverse=True)
+    assert band["mean"] == pytest.approx([-2 * value for value in band["input"]])
+    assert found.details["pit"] == [0.5 if i in (3, 16) else 0.0 for i in range(20)]
+
+
+def test_fewer_draws_of_counts_are_judged_by_their_means():
+    points = [{"weight": torch.tensor([[w]]), "bias": torch.ones(1)} for w in (0.2, 0.6, 0.9)]
+    x = torch.linspace(-1, 1, 40)[:, None]
+    posterior, y = Empirical(nn.Linear(1, 1), Poisson(), points), torch.arange(40)[:, None] % 6
+    curve = evaluate(posterior, (x, y), resamples=0).details["draws"]
+    for count, error, nll in zip(curve["draws"], curve["error"], curve["nll"], strict=True):
+        p = posterior.predict(x, count)
+        assert error == pytest.approx((p.mean - y).square().mean().item(), rel=1e-5)
+        assert nll == pytest.approx(regression.nll(p, y).item(), rel=1e-5)
+
+
+def test_each_target_column_has_units_of_its_own():
+    """Densities are of both columns together; errors, scores and widths are means over the two, each in its units."""
+    generator = torch.Generator().manual_seed(6)
+    x = torch.randn(300, 1, generator=generator).double()
+    raw = torch.cat([10 * x, -0.2 * x], 1) + torch.tensor([5.0, 0.1]) * torch.randn(300, 2, generator=generator)
+    known = data.DataSet.standardised("two", data.Kind.TABULAR, (x, raw), (x, raw))
+    line = {"weight": torch.tensor([[0.9], [-0.8]]), "bias": torch.zeros(2)}
+    q, std = Empirical(nn.Linear(1, 2), Gaussian(0.5), [line]), known.target_standardiser.std.double()
+    found, (inputs, targets) = evaluate(q, known, resamples=0), known.test
+    p = q.predict(inputs)
+    squared, (low, high) = (p.mean - targets).double().square(), p.interval(0.9)
+    assert found["rmse"] == pytest.approx((squared * std.square()).mean().sqrt().item(), rel=1e-6)
+    assert found["crps"] == pytest.approx((regression.crps_each(p, targets) * std).mean().item(), rel=1e-6)
+    assert found["width_90"] == pytest.approx(((high - low).double() * std).mean().item(), rel=1e-6)
+    assert found["nll"] == pytest.approx(regression.nll(p, targets).item() + std.log().sum().item(), rel=1e-6)
+
+
 def test_no_error_means_no_error_auroc():
     net = nn.Linear(2, 2)
     q = Empirical(net, Categorical(), [{"weight": 5 * torch.eye(2), "bias": torch.zeros(2)}])
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(10, 1)
     found = evaluate(q, (x, torch.arange(20) % 2), resamples=20)
     assert found["accuracy"] == 1 and "misclassification_auroc" not in found
+
+
+def test_data_with_weights_are_refused_by_all_that_count_every_example_once(classifier, labelled):
+    """They were left out without a word by all but ``evaluate``, where elsewhere an example of weight 2 is two."""
+    x, y = labelled
+    weighted = [(x, y, torch.ones(600))]
+    calls = (
+        lambda: evaluate(classifier, weighted),
+        lambda: pst.temper(classifier, weighted),
+        lambda: pst.conformal(classifier, weighted),
+        lambda: pst.landscape(classifier, weighted, steps=2),
+        lambda: pst.connect(classifier, classifier, weighted, steps=1),
+        lambda: pst.diversity(classifier, weighted),
+        lambda: pst.compress(classifier, keep=0.5, validation=weighted),
+    )
+    for call in calls:
+        with pytest.raises(PosterityError, match="every example counts once here, but these batches hold weights"):
+            call()
 
 
 def test_bad_input(classifier, labelled, result):

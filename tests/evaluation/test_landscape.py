@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import posterity as pst
-from posterity.evaluation.connection import Connection, connect
+from posterity.evaluation.connection import Connection, _examples, connect
 from posterity.evaluation.landscape import Plane, judge, landmarks, landscape
 from posterity.posteriors import Empirical, LowRankGaussian, Mixture
 from posterity.types import PosterityError
@@ -137,6 +137,37 @@ def test_a_curve_goes_round_the_hill_that_the_straight_line_crosses():
     assert float(found.curve_loss[0]) == pytest.approx(float(found.straight_loss[0]))
     assert float(found.curve_loss[-1]) == pytest.approx(float(found.straight_loss[-1]))
     assert found.bend["w"].norm() > 1.5  # a quadratic Bézier's middle lies outside the circle
+
+
+def test_both_ways_are_the_curves_that_they_are_called():
+    """w₁ + t (w₂ − w₁), and the quadratic Bézier curve through the bend; the loss of linear regression is known."""
+    first, second = point(2.0, 0.0, -1.0), point(-1.0, 3.0, 0.5)
+    found = connect(*(Empirical(linear(), LIKELIHOOD, [p]) for p in (first, second)), (X, Y), steps=20, points=5)
+    w1, w2, bend = first["weight"], second["weight"], found.bend["weight"]
+    for i, t in enumerate((0.0, 0.25, 0.5, 0.75, 1.0)):
+        line, curve = (1 - t) * w1 + t * w2, (1 - t) ** 2 * w1 + 2 * t * (1 - t) * bend + t**2 * w2
+        for errors, w in ((found.straight_error, line), (found.curve_error, curve)):
+            assert float(errors[i]) == pytest.approx(float((X @ w.T - Y).square().mean()))
+
+
+def test_the_bend_sees_every_example_alike():
+    """Of a loader whose last piece is small, each example of that piece was seen a thousand times as often."""
+    pieces = [(torch.zeros(n, 1), torch.full((n,), i)) for i, n in enumerate((10_000, 10))]
+    seen = [int(batch.targets[0]) for _, batch in _examples(pieces, torch.device("cpu"), 1000, 4, seed=0)]
+    assert len(seen) == 1000 and sum(seen) < 6  # Poisson of mean 1: 6 and more have a chance of 6e-4
+
+
+def test_the_bend_does_not_hang_on_statistics_that_the_network_happens_to_have():
+    """Steps see the BatchNorm statistics of their batch, as in training."""
+    bends = []
+    for seen in (0.0, 100.0):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+        module[1].running_mean.fill_(seen)
+        points = [{n: p.detach() + 0.1 * i for n, p in module.named_parameters()} for i in range(2)]
+        ends = [Empirical(module, LIKELIHOOD, [p]) for p in points]
+        bends.append(connect(*ends, (X, Y), steps=5, points=3).bend)
+    torch.testing.assert_close(bends[0], bends[1])
 
 
 def test_the_posteriors_are_not_changed_by_the_search():

@@ -155,3 +155,13 @@ def test_entropy_divergence_takes_weights():
     weighted = entropy_divergence(inside, outside, (torch.tensor([[3.0, 1.0]]), torch.tensor([[2.0, 1.0]])))
     repeated = entropy_divergence(edges[[3, 3, 3, 10]] * 1.01, edges[[10, 10, 20]] * 1.01)
     assert weighted.item() == pytest.approx(repeated.item(), rel=1e-6)
+
+
+def test_weights_of_known_and_foreign_inputs_are_repetitions():
+    """Those of the foreign inputs follow those of the known ones."""
+    generator = torch.Generator().manual_seed(7)
+    known, foreign = (torch.randn(n, 3, generator=generator, dtype=torch.float64).softmax(1) for n in (30, 20))
+    counts = torch.randint(0, 4, (50,), generator=generator)
+    expected = ood_figures(known.repeat_interleave(counts[:30], 0), foreign.repeat_interleave(counts[30:], 0))
+    for name, value in ood_figures(known, foreign, counts.double()).items():
+        assert value.item() == pytest.approx(expected[name].item(), rel=1e-6), name

@@ -1,4 +1,5 @@
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from scipy import stats
 from posterity.evaluation import regression
 from posterity.evaluation.regression import crps, crps_gaussian, crps_samples
 from posterity.prediction import Regression
-from posterity.probability.likelihoods import Gaussian, HeteroscedasticGaussian, Poisson
+from posterity.probability.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood, Poisson
 from posterity.types import PosterityError
 
 
@@ -70,6 +71,31 @@ def test_crps_of_draws_with_noise_of_their_own_against_the_integral():
     reached = torch.special.ndtr((grid - mean.view(2, 1)) / variance.view(2, 1).sqrt()).mean(0)
     exact = torch.trapezoid((reached - (grid >= 0.3).double()).square(), grid).item()
     assert crps(prediction, torch.tensor([[0.3]], dtype=torch.float64)).item() == pytest.approx(exact, abs=1e-4)
+
+
+@dataclass(frozen=True)
+class Logistic(Likelihood):
+    """Noise of one's own, which the library knows by its distribution function alone."""
+
+    scale: float = 0.5
+
+    def mean(self, outputs):
+        return outputs
+
+    def variance(self, outputs):
+        return torch.full_like(outputs, (self.scale * math.pi) ** 2 / 3)
+
+    def cdf(self, outputs, values):
+        return torch.sigmoid((values - outputs) / self.scale)
+
+
+def test_crps_under_noise_of_ones_own_against_the_closed_form():
+    """Logistic noise has s (z − 2 log F(z) − 1) with z = (y − m)/s; the last two targets lie outside the reach."""
+    f, y = torch.zeros(1, 5, 1, dtype=torch.float64), torch.tensor([0.0, 0.3, -1.2, 9.0, -20.0], dtype=torch.float64)
+    prediction = Regression(1, None, 0.0, f[0], Logistic().variance(f)[0], torch.zeros_like(f[0]), f, Logistic())
+    z = y / 0.5
+    expected = 0.5 * (z - 2 * torch.nn.functional.logsigmoid(z) - 1)
+    torch.testing.assert_close(regression.crps_each(prediction, y)[:, 0], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_in_pieces_as_at_once(monkeypatch):

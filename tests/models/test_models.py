@@ -109,7 +109,9 @@ def test_every_parameter_can_be_drawn_anew(name: str) -> None:
 def test_vgg_starts_with_the_variance_of_he() -> None:
     torch.manual_seed(0)
     net = models.vgg16(CIFAR)
-    conv = next(layer for layer in net if isinstance(layer, nn.Conv2d) and layer.in_channels == 256)
+    conv = next(
+        layer for layer in net if isinstance(layer, nn.Conv2d) and layer.in_channels < layer.out_channels == 512
+    )
     assert conv.weight.std().item() == pytest.approx(math.sqrt(2 / (9 * conv.out_channels)), rel=0.01)
     x = torch.randn(8, *CIFAR)
 
@@ -147,6 +149,25 @@ def test_attention_is_torchs() -> None:
         x, real = torch.randn(3, 5, 8), torch.arange(5)[None, :] < torch.tensor([[5], [3], [1]])
         expected, _ = theirs(x, x, x, key_padding_mask=~real)
         torch.testing.assert_close(ours(x, real), expected)
+
+
+def test_a_block_of_the_encoder_is_torchs() -> None:
+    torch.manual_seed(0)
+    ours = models.text.EncoderBlock(8, 2, dropout=0.0)
+    theirs = nn.TransformerEncoderLayer(8, 2, 32, 0.0, "gelu", batch_first=True, norm_first=True)
+    attention = ours.attention
+    for part in ("weight", "bias"):
+        three = [getattr(layer, part) for layer in (attention.query, attention.key, attention.value)]
+        getattr(theirs.self_attn, f"in_proj_{part}").data = torch.cat(three).detach()
+    pairs = (
+        (theirs.self_attn.out_proj, attention.out),
+        (theirs.linear1, ours.dense[0]),
+        (theirs.linear2, ours.dense[2]),
+    )
+    for torchs, own in (*pairs, (theirs.norm1, ours.norm1), (theirs.norm2, ours.norm2)):
+        torchs.load_state_dict(own.state_dict())
+    x, real = torch.randn(3, 5, 8), torch.arange(5)[None, :] < torch.tensor([[5], [3], [1]])
+    torch.testing.assert_close(ours(x, real), theirs(x, src_key_padding_mask=~real))
 
 
 def test_positions_are_sines_and_cosines() -> None:
@@ -195,6 +216,12 @@ def test_a_narrow_vgg_has_all_its_convolutions() -> None:
     assert [type(layer) for layer in narrow] == [type(layer) for layer in models.vgg_like((3, 32, 32))]
     with pytest.raises(PosterityError, match="width"):
         models.vgg_like((3, 32, 32), width=-1.0)
+
+
+def test_normalisation_comes_before_the_activation() -> None:
+    kinds = [type(layer) for layer in models.vgg16(CIFAR, batch_norm=True)]
+    assert kinds[:7] == [nn.Conv2d, nn.BatchNorm2d, nn.ReLU] * 2 + [nn.MaxPool2d]
+    assert nn.BatchNorm2d not in [type(layer) for layer in models.vgg16(CIFAR)]
 
 
 def test_dropout_only_where_asked() -> None:

@@ -52,6 +52,12 @@ def test_recovers_a_known_temperature(inputs, known):
     assert scores.nll(found.predict(inputs), y) <= scores.nll(posterior.predict(inputs), y) + 1e-9
 
 
+def test_what_is_tempered_already_is_tempered_to_the_same(inputs):
+    posterior, data = point(3.0), (inputs, labels(point(), inputs))
+    once = temper(posterior, data).likelihood.temperature
+    assert temper(tempered(posterior, 7.0), data).likelihood.temperature == pytest.approx(once, rel=1e-3)
+
+
 def test_recovers_a_known_temperature_of_one_logit(inputs):
     right = point(classes=1, likelihood=Bernoulli())
     y = labels(right, inputs)

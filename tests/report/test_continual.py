@@ -42,6 +42,9 @@ def test_curves_are_averages_over_the_tasks_so_far():
     (ax,) = over_tasks(RESULTS).axes
     assert ax.lines[0].get_ydata().tolist() == pytest.approx([90.0, 80.0])
     assert ax.lines[1].get_ydata().tolist() == pytest.approx([90.0, 50.0])
+    (band,) = ax.collections  # of the one with two seeds, which end at 75% and 85%
+    ends = {round(y, 4) for x, y in band.get_paths()[0].vertices if x == 2}
+    assert sorted(ends) == pytest.approx([80 - 50**0.5, 80 + 50**0.5], abs=1e-3)
 
 
 def test_the_page_is_whole_and_escapes(tmp_path):

@@ -24,6 +24,8 @@ def test_the_plane_shows_path_points_mean_and_the_asked_surface():
     found = Landscape(x, x, loss, loss / 10, spots, spots, torch.tensor([0.3, 0.3]), True)
     drawn = pictures.plane(axes(), found)
     np.testing.assert_array_equal(drawn.lines[0].get_xydata(), spots.numpy())
+    levels = drawn.collections[0].levels  # from the minimum to where a twentieth of the plane lies above
+    np.testing.assert_allclose([levels[0], levels[-1]], [0.0, np.quantile(loss, 0.95)])
     offsets = [c.get_offsets() for c in drawn.collections if len(c.get_offsets()) in (1, 3) and c.get_label()[0] != "_"]
     np.testing.assert_allclose(offsets[-1], [[0.3, 0.3]], rtol=1e-6)
     labels = [a.get_ylabel() for a in drawn.figure.axes]

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from posterity.report.page import page, read_results, write_report
+from posterity.report.sections import sections
 from posterity.report.standing import standings
 from posterity.report.verdict import label, verdict
 from posterity.types import PosterityError
@@ -30,6 +31,14 @@ def folder(digits, tmp_path_factory):
 def test_seeds_are_counted(digits, seeds, said):
     about = digits["about"] | {"config": digits["about"]["config"] | {"seeds": seeds}}
     assert said in page(digits | {"about": about})
+
+
+def test_the_best_method_has_the_first_panel(digits):
+    """Whatever the order in which they were run."""
+    ranked = [f"reliability-{line.name}" for line in standings(digits)]
+    for methods in (digits["methods"], digits["methods"][::-1]):
+        first = sections({**digits, "methods": methods})[0]
+        assert [panel.name for panel in first.panels] == ranked
 
 
 @pytest.mark.parametrize("tune", [True, False])

@@ -1,3 +1,4 @@
+import copy
 import inspect
 import io
 import sys
@@ -12,6 +13,8 @@ from PIL import Image
 from posterity.report import plots, sparsity, style
 from posterity.report.plots.examples import picture
 from posterity.report.plots.select import mean
+from posterity.report.standing import standings
+from posterity.report.verdict import label
 from posterity.types import PosterityError
 
 CLASSES = ["reliability", "coverage", "entropies", "classes", "shift", "draws", "training", "cost", "temperature"]
@@ -45,6 +48,73 @@ def test_reliability_bars_are_the_accuracies(digits):
     heights = [bar.get_height() for bar in ax.patches[: len(accuracy)]]
     assert heights == pytest.approx(accuracy.tolist())
     assert ax.get_title() == "MAP"
+
+
+def of(results, method, name):
+    """This detail of every finished run of a method."""
+    return [r["scores"]["details"][name] for r in results["runs"] if r["method"] == method]
+
+
+def test_open_boxes_reach_from_accuracy_to_confidence(digits):
+    accuracy, sure = (mean([s[key] for s in of(digits, "map", "reliability")]) for key in ("accuracy", "confidence"))
+    boxes = plots.reliability(digits, ["map"]).axes[0].patches[len(accuracy) : 2 * len(accuracy)]
+    tops = [box.get_y() + box.get_height() for box in boxes]
+    assert tops == pytest.approx(np.nan_to_num(sure).tolist())
+
+
+def test_lines_and_steps_of_a_classifier_are_its_figures(digits):
+    (line,) = plots.coverage(digits, ["swag"]).axes[0].lines
+    assert line.get_ydata() == pytest.approx(np.mean([s["accuracy"] for s in of(digits, "swag", "coverage")], 0))
+    steps = plots.entropies(digits, ["swag"]).axes[0].patches[1].get_data()  # the outline of the known ones
+    assert steps.values == pytest.approx(np.mean([s["test"] for s in of(digits, "swag", "entropy")], 0))
+    assert steps.edges[-1] == pytest.approx(np.log(10))
+    (line,) = plots.training(digits, ["swag"]).axes[0].lines
+    runs = [run for run in digits["runs"] if run["method"] == "swag"]
+    assert line.get_ydata() == pytest.approx(np.mean([[e["loss"] for e in run["history"]] for run in runs], 0))
+    _, before, after = plots.temperature(digits, ["swag"], figure="nll").axes[0].lines
+    assert before.get_xdata() == pytest.approx(np.mean([run["scores"]["figures"]["nll"] for run in runs]))
+    assert after.get_xdata() == pytest.approx(np.mean([run["figures"]["nll_tempered"] for run in runs]))
+
+
+def test_the_error_of_a_class_is_that_of_its_bins_by_their_examples(digits):
+    """Gaps of 0.1 on three examples and −0.2 on one are 0.125; an empty bin has none."""
+    run = copy.deepcopy(digits["runs"][0])
+    run["scores"]["details"]["classes"] = {"gap": [[0.1, -0.2, None]] * 2, "count": [[3, 1, 0], [0, 1, 0]]}
+    ax = plots.classes({**digits, "runs": [run], "classes": ["a", "b"]}, ["map"]).axes[0]
+    assert ax.images[0].get_array().tolist() == [pytest.approx([12.5, 20.0])]
+
+
+def test_costs_lie_at_their_time_with_two_standard_errors(digits):
+    found = standings(digits, ["nll", "train_time"])
+    ax = plots.cost(digits).axes[0]
+    for line in found:
+        (bar,) = [c for c in ax.containers if c.get_label() == label(line.name)]
+        point, _, (reach,) = bar.lines
+        time, nll = line.cells["train_time"].value, line.cells["nll"]
+        assert [*point.get_xdata(), *point.get_ydata()] == pytest.approx([time, nll.value])
+        assert np.ptp(reach.get_segments()[0][:, 1]) == pytest.approx(4 * nll.error)
+
+
+def test_bands_are_the_interval_and_the_epistemic_part_of_it(sine):
+    (found,) = of(sine, "swag", "band")
+    ax = plots.band(sine, ["swag"]).axes[0]
+    count, middle, reach = len(found["mean"]), np.array(found["mean"]), 1.96 * np.array(found["epistemic"])
+    wide, narrow = (area.get_paths()[0].vertices[:, 1] for area in ax.collections)
+    for drawn, low, high in ((wide, found["low"], found["high"]), (narrow, middle - reach, middle + reach)):
+        assert drawn[1 : count + 1] == pytest.approx(low)
+        assert drawn[count + 2 : -1][::-1] == pytest.approx(high)
+    assert [line.get_ydata().tolist() for line in ax.lines] == [found["mean"], found["target"]]
+
+
+def test_intervals_hold_the_middle_of_the_quantiles(sine):
+    """Of quantiles with shares 0.1, 0.2, 0.3 and 0.4 the inner half holds 0.5; densities are four times that."""
+    run = copy.deepcopy(next(run for run in sine["runs"] if run["method"] == "map"))
+    run["scores"]["details"]["pit"] = [0.1, 0.2, 0.3, 0.4]
+    made = {**sine, "runs": [run]}
+    line = plots.intervals(made, ["map"]).axes[0].lines[1]
+    assert line.get_xydata().tolist() == [pytest.approx(pair) for pair in ([0, 0], [0.5, 0.5], [1, 1])]
+    (steps,) = plots.pit(made, ["map"]).axes[0].patches
+    assert steps.get_data().values == pytest.approx([0.4, 0.8, 1.2, 1.6])
 
 
 def test_lines_are_the_means_over_seeds(digits):
@@ -84,6 +154,13 @@ def test_pictures_are_the_test_examples(digits):
     truth = "" if example["label"] == example["target"] else f" (is {names[example['target']]})"
     assert f"{names[example['label']]}{truth}" in titles
     assert len(made.axes[0].images) == 12
+    *bars, aleatoric, epistemic = made.axes[0].patches[:12]  # of the first example: ten classes, then the strip
+    assert [bar.get_height() for bar in bars] == pytest.approx([0.33 * p for p in example["probs"]])
+    found = run["scores"]["details"]["examples"]
+    wide = 0.9 / max(e["aleatoric"] + e["epistemic"] for e in found)
+    assert aleatoric.get_width() == pytest.approx(wide * example["aleatoric"])
+    assert epistemic.get_width() == pytest.approx(wide * example["epistemic"])
+    assert epistemic.get_x() == pytest.approx(aleatoric.get_x() + aleatoric.get_width())
 
 
 def test_the_heat_map_of_a_single_method_can_be_read(moons):

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from posterity.report.plots.curves import cost
-from posterity.report.standing import columns, contested, difference_error, done, standings
-from posterity.report.tables import as_csv, as_markdown, as_rich, shown
+from posterity.report.standing import Cell, columns, contested, difference_error, done, standings
+from posterity.report.tables import as_csv, as_markdown, as_rich, mark, shown
 from posterity.report.verdict import label, verdict
 from posterity.types import PosterityError
 
@@ -47,6 +47,13 @@ def test_ranked_by_nll_with_times_relative_to_map():
     assert math.isnan(found[0].cells["train_time"].error) or not found[0].cells["train_time"].tied
 
 
+def test_times_are_relative_to_the_mean_of_map_over_its_seeds():
+    runs = [run("map", 0, 0.5), run("map", 1, 0.5), run("swag", 0, 0.3)]
+    runs[1]["figures"]["train_seconds"] = 3.0  # the first took one second, SWAG two
+    times = {line.name: line.cells["train_time"].value for line in standings(results(*runs))}
+    assert times == {"map": 1.0, "swag": 1.0}
+
+
 def test_a_method_whose_nll_is_no_number_stands_behind_the_others():
     strange = run("swag", 0, 0.3, accuracy=0.95)
     strange["scores"]["figures"]["nll"], strange["scores"]["replicates"]["nll"] = None, [None] * 400  # NaN, as in JSON
@@ -77,6 +84,7 @@ def test_seeds_add_to_the_error_of_a_difference():
     first, second = [0.3, 0.32, 0.34], [0.5, 0.5, 0.5]
     silent = [[v] * 10 for v in first], [[v] * 10 for v in second]
     assert difference_error(first, second, *silent) == pytest.approx(0.02 / math.sqrt(3))
+    assert difference_error(second, first, *silent) == pytest.approx(0.02 / math.sqrt(3))
     found = contested(
         results(*[run("swag", s, v) for s, v in enumerate(first)]),
         "nll",
@@ -84,6 +92,25 @@ def test_seeds_add_to_the_error_of_a_difference():
     )
     assert found["swag"].value == pytest.approx(0.32)
     assert found["swag"].error == pytest.approx(0.02 / math.sqrt(3))
+
+
+def test_figures_are_shown_in_the_digits_they_deserve():
+    nan = math.nan
+    for name, value, error, text in (
+        ("accuracy", 0.9012, 0.0123, "90.1% ± 1.2"),
+        ("nll", 0.30049, 0.0101, "0.300 ± 0.010"),
+        ("coverage_90", 0.885, nan, "88.5%"),
+        ("train_time", 2.34, nan, "2.3×"),
+        ("predict_time", 12.34, nan, "12×"),
+        ("memory_mb", 99.96, nan, "100.0"),
+        ("memory_mb", 123.4, nan, "123"),
+        ("stored", 999, nan, "999"),
+        ("stored", 17_640, nan, "17.6k"),
+        ("stored", 1_234_567, nan, "1.23M"),
+    ):
+        assert shown(name, Cell(value, error)) == text
+    best, tied, behind = Cell(0.3, nan, best=True, tied=True), Cell(0.31, nan, tied=True), Cell(0.5, nan)
+    assert [mark(cell) for cell in (best, tied, behind)] == ["★", "●", ""]
 
 
 def test_costs_are_not_contested():
@@ -111,6 +138,11 @@ def test_verdict_names_the_best_and_what_is_tied():
     alone = verdict(results(run("map", 0, 0.5), run("swag", 0, 0.3)))
     assert "no other method is statistically tied with it" in alone
     assert text.count(". ") == 1 and text.endswith(".")  # two sentences
+
+
+def test_a_verdict_on_numbers_is_of_their_intervals():
+    made = results(run("map", 0, 0.5, coverage_90=0.95), run("swag", 0, 0.3, coverage_90=0.85), task="regression")
+    assert "Its 90% intervals hold 85% of the test targets" in verdict(made)
 
 
 def test_verdict_without_resamples_claims_no_significance():

@@ -142,7 +142,8 @@ def _value(value: Any) -> Any:
     if isinstance(value, Mapping) and "method" in value:
         return build_method(value["method"], {key: v for key, v in value.items() if key != "method"})
     if isinstance(value, Mapping):
-        kind = nearest(value.get("kind", "Normal"), kinds := _kinds(), "kind")
+        kinds = _kinds()
+        kind = nearest(value.get("kind", "Normal"), kinds, "kind")
         options = {key: v for key, v in value.items() if key != "kind"}
         _known(options, [f.name for f in fields(kinds[kind])], f"option of {kind}")
         _typed(options, kinds[kind], kind)

@@ -33,6 +33,7 @@ from posterity.compression.trace import (
     remove_identities,
     trace,
 )
+from posterity.devices import device_of
 from posterity.masks import apply
 from posterity.networks import duplicate
 from posterity.types import Inputs, PosterityError
@@ -79,8 +80,7 @@ def compact(
     analysis = analyse(network, measure_shapes(network, inputs), constants, select_inputs)
     _rewrite(analysis)
     _check_same(masked, network, inputs)
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    return Compacted(network.eval().to(device), tuple(analysis.not_followed), analysis.constant_output)
+    return Compacted(network.eval().to(device_of(module)), tuple(analysis.not_followed), analysis.constant_output)
 
 
 def silenced(module: nn.Module, example: Inputs) -> nn.Module:

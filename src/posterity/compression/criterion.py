@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from posterity import calling, masks
-from posterity.data.pieces import pieces
+from posterity.data.pieces import counted_once
+from posterity.devices import device_of
 from posterity.masks import Masks
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning, check_fraction
 
-__all__ = ["Criterion", "accuracy", "choose", "device_of"]
+__all__ = ["Criterion", "accuracy", "choose"]
 
 _DEFAULT_LOG_ALPHA = 3.0
 _MISLED = 2.0
@@ -130,7 +131,7 @@ def accuracy(network: nn.Module, data: Any) -> float:
     right = total = 0
     device = device_of(network)
     with torch.no_grad():
-        for batch in pieces(data, size=1):
+        for batch in counted_once(data, size=1):
             if batch.targets.is_floating_point():
                 raise PosterityError("accuracy needs integer labels, got targets of type " + str(batch.targets.dtype))
             outputs = calling.call(network, calling.map_inputs(batch.inputs, lambda tensor: tensor.to(device)))
@@ -141,8 +142,3 @@ def accuracy(network: nn.Module, data: Any) -> float:
     if total == 0:
         raise PosterityError("the validation data is empty")
     return right / total
-
-
-def device_of(network: nn.Module) -> torch.device:
-    """Where a network is."""
-    return next((p.device for p in network.parameters()), torch.device("cpu"))

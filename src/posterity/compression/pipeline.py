@@ -21,7 +21,7 @@ from posterity import calling, masks
 from posterity.calling import InputSpec
 from posterity.compression import files
 from posterity.compression.compact import Compacted, compact, silenced
-from posterity.compression.criterion import Criterion, accuracy, choose, device_of
+from posterity.compression.criterion import Criterion, accuracy, choose
 from posterity.compression.files import Bits
 from posterity.compression.flops import flops
 from posterity.compression.layers import SparseLinear, with_faster_layers
@@ -29,6 +29,7 @@ from posterity.compression.report import Compression, LayerReport
 from posterity.compression.speed import ratio, rows, timings
 from posterity.compression.trace import Network, trace
 from posterity.data.pieces import pieces, to_choose_by
+from posterity.devices import device_of
 from posterity.files import write_state
 from posterity.networks import plain_copy
 from posterity.posteriors.base import Posterior, WeightPosterior
@@ -147,7 +148,7 @@ def _unjudged(dense: nn.Module, variance: Params) -> tuple[str, ...]:
 
 
 def _whole(pruned: nn.Module) -> tuple[str, ...]:
-    """Where nothing went, and nothing can get smaller."""
+    """A note where not one weight was removed, so that nothing can get smaller."""
     zeros = any(masks.sparsity(dict(pruned.named_parameters())).values())
     return () if zeros else ("no weight was removed: give keep=, max_drop= or a lower threshold=",)
 

@@ -75,9 +75,10 @@ def _other_heads(past: Past, likelihood: Likelihood, logits: Tensor) -> Tensor:
         return other
     start = 0
     for head, (_, targets) in zip(past.heads, past.memory, strict=True):
-        rows = slice(start, start := start + len(targets))
-        other[rows] = True
-        other[rows, ..., list(head or ())] = False
+        end = start + len(targets)
+        other[start:end] = True
+        other[start:end, ..., list(head or ())] = False
+        start = end
     return other
 
 

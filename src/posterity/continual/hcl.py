@@ -246,7 +246,8 @@ def _check(flow: Flow, epochs: int, training: Training, streams: list[Stream]) -
     if not streams:
         raise PosterityError("there are no tasks to learn")
     for index, stream in enumerate(streams):
-        x, y = (batch := next(iter(stream.once()))).inputs, batch.targets
+        batch = next(iter(stream.once()))
+        x, y = batch.inputs, batch.targets
         if not isinstance(x, Tensor) or x[0].numel() != flow.size:
             raise PosterityError(f"task {index}: the flow takes {flow.size} numbers, got {InputSpec.of(x).shapes}")
         own = next(flow.parameters(), x).dtype

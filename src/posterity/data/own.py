@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.calling import check_finite
+from posterity.calling import check_finite, is_one_hot
 from posterity.data.dataset import DataSet, Kind, Pair, Task
 from posterity.data.formats import read_npz
 from posterity.data.tables import read_csv
@@ -119,13 +119,8 @@ def find_task(y: np.ndarray) -> Task:
     """What these targets look like: see the top of this file."""
     distinct = len(np.unique(y))
     few = distinct <= _MOST_CLASSES and 2 * distinct <= y.size
-    classes = y.dtype.kind in "USb" or (y.dtype.kind in "iu" and few) or _one_hot(y)
+    classes = y.dtype.kind in "USb" or (y.dtype.kind in "iu" and few) or is_one_hot(y)
     return Task.CLASSIFICATION if classes else Task.REGRESSION
-
-
-def _one_hot(y: np.ndarray) -> bool:
-    """Whether these are classes in a form that ``encode_targets`` refuses, and no numbers to predict."""
-    return y.ndim == 2 and y.shape[1] > 1 and bool(np.isin(y, (0, 1)).all() and (y.sum(1) == 1).all())
 
 
 def encode_targets(

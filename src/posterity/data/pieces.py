@@ -18,7 +18,7 @@ from posterity.calling import InputSpec, as_batch, as_tensor, map_inputs, num_ex
 from posterity.data.dataset import DataSet
 from posterity.types import Batch, Inputs, PosterityError
 
-__all__ = ["pieces", "to_choose_by", "to_train_on", "whole"]
+__all__ = ["counted_once", "pieces", "to_choose_by", "to_train_on", "whole"]
 
 PIECE = 10_000
 """Examples of a piece, unless told otherwise."""
@@ -34,6 +34,14 @@ def pieces(data: Any, size: int = PIECE) -> Iterator[Batch]:
         kept.append(batch)
     if kept:
         yield _stacked(kept)
+
+
+def counted_once(data: Any, size: int = PIECE) -> Iterator[Batch]:
+    """The same, for what counts every example once: weights of examples are refused."""
+    for batch in pieces(data, size):
+        if batch.weights is not None:
+            raise PosterityError("every example counts once here, but these batches hold weights")
+        yield batch
 
 
 def to_train_on(data: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import Draw, map_inputs
-from posterity.data.pieces import pieces, to_train_on
+from posterity.data.pieces import counted_once, to_train_on
 from posterity.evaluation.landscape import judge, moved
 from posterity.flat import Layout
 from posterity.networks import differentiable, duplicate
@@ -120,10 +120,11 @@ def _trained(
 
 def _examples(data: Any, device: torch.device, steps: int, batch_size: int, seed: int) -> Iterator[_Example]:
     """A random position and a random batch for every step."""
-    everything = [moved(batch, device) for batch in pieces(data)]
+    everything = [moved(batch, device) for batch in counted_once(data)]
+    sizes = torch.tensor([len(piece.targets) for piece in everything], dtype=torch.float64)
     generator = generator_for(seed)
-    for step in range(steps):
-        piece = everything[step % len(everything)]
+    for _ in range(steps):
+        piece = everything[int(torch.multinomial(sizes, 1, generator=generator))]
         rows = torch.randint(len(piece.targets), (batch_size,), generator=generator).to(device)
         inputs = map_inputs(piece.inputs, itemgetter(rows))
         yield float(torch.rand((), generator=generator)), Batch(inputs, piece.targets[rows])

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from posterity.calling import map_inputs
-from posterity.data.pieces import pieces
+from posterity.data.pieces import counted_once, pieces
 from posterity.posteriors import Mixture, Posterior
 from posterity.types import PosterityError
 
@@ -176,7 +176,7 @@ def diversity(posterior: Posterior, data: Any, draws: int = 32) -> Diversity:
     if not posterior.likelihood.classifies:
         raise PosterityError("diversity compares named classes; this posterior predicts numbers")
     labels, targets = [], []
-    for batch in pieces(data):
+    for batch in counted_once(data):
         labels.append(_samples(posterior, batch.inputs, draws).argmax(-1).flatten(1).cpu())  # words count each
         targets.append(batch.targets.flatten().cpu())
     named, truth = torch.cat(labels, dim=1), torch.cat(targets)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posterity.calling import nested_tensors
 from posterity.data import DataSet, Kind, Standardiser
-from posterity.posteriors import Posterior
+from posterity.posteriors import Posterior, WeightPosterior
 from posterity.prediction import Classification
 from posterity.run import Run
 
@@ -28,16 +28,18 @@ class TrainingState:
 
     def on_epoch(self, run: Run, figures: dict[str, float]) -> None:
         """Measure the run as it is now; the largest counts."""
-        gradients = [p.grad for p in run.module.parameters() if p.grad is not None]
-        held = [*nested_tensors(run.state_dict()), *gradients]
+        weights = list(run.module.parameters())
+        gradients = [p for p in weights if p.requires_grad]  # which are as large, and gone between two steps
+        states = nested_tensors([run.optimizer.state_dict(), run.collector.state_dict()])
+        held = [*weights, *run.module.buffers(), *gradients, *states]
         self.bytes = max(self.bytes, sum(t.numel() * t.element_size() for t in held))
 
 
 def stored(posterior: Posterior) -> int:
     """How many numbers the posterior keeps: what its file would hold."""
     own = sum(t.numel() for t in nested_tensors(posterior.state()) if t.is_floating_point())
-    bank = sum(t.numel() for t in nested_tensors(getattr(posterior, "bank", {})))
-    return own + bank + sum(stored(part) for part in posterior.parts)
+    bank = posterior.bank if isinstance(posterior, WeightPosterior) else {}
+    return own + sum(t.numel() for t in bank.values()) + sum(stored(part) for part in posterior.parts)
 
 
 def shown_examples(dataset: DataSet, examples: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from posterity.calling import InputSpec, map_inputs, tensors_of
-from posterity.data.pieces import pieces
+from posterity.data.pieces import counted_once
 from posterity.posteriors import Posterior
 from posterity.posteriors.empirical import evenly
 from posterity.prediction import Prediction
@@ -122,9 +122,7 @@ def gather(posterior: Posterior, data: Any, draws: int, judge: Judge, nested: bo
     examples = 0
     spec = InputSpec((), ())
     seconds = 0.0
-    for batch in pieces(data):
-        if batch.weights is not None:
-            raise PosterityError("every example counts once in an evaluation, but these batches hold weights")
+    for batch in counted_once(data):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
         start = time.perf_counter()
         prediction = posterior.predict(inputs, draws, keep_samples=nested)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import Draw, map_batch
-from posterity.data.pieces import pieces
+from posterity.data.pieces import counted_once
 from posterity.flat import Layout
 from posterity.posteriors import Empirical, LowRankGaussian, Mixture, WeightPosterior
 from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
@@ -184,7 +184,7 @@ def landscape(
 def judge(module: nn.Module, likelihood: Likelihood, networks: Sequence[Params], data: Any) -> Tensor:
     """Mean negative log-likelihood and error of each set of weights, [networks, 2]."""
     device = next(module.parameters()).device
-    batches = [moved(batch, device) for batch in pieces(data, size=1000)]
+    batches = [moved(batch, device) for batch in counted_once(data, size=1000)]
     total = sum(len(batch.targets) for batch in batches)
     rows = []
     for start in range(0, len(networks), _TOGETHER):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.calling import tensors_of
+from posterity.calling import map_inputs, tensors_of
 from posterity.data import SEVERITIES, DataSet, Kind, corrupt, corruptions_for
 from posterity.data.pieces import whole
 from posterity.data.units import Standardiser
@@ -59,18 +59,20 @@ def under_shift(
     batch = whole(data)
     if len(tensors_of(batch.inputs)) != 1:
         raise PosterityError("corruptions act on one tensor of inputs, but the network takes several")
-    inputs = tensors_of(batch.inputs)[0]
 
     def shifted(batch: Batch) -> Figures:
         gathered = gather(posterior, batch, draws, judge)
         return by_example(judge.shifted(gathered.prediction, gathered.targets), gathered)
+
+    def corrupted(corruption: Corrupt, severity: int) -> Batch:
+        return Batch(map_inputs(batch.inputs, lambda x: corruption(x, severity)), batch.targets)
 
     known = shifted(batch)(None)
     curves, conditions = {}, []
     for name, corruption in corruptions.items():
         found = []
         for severity in SEVERITIES:
-            conditions.append(shifted(Batch(corruption(inputs, severity), batch.targets)))
+            conditions.append(shifted(corrupted(corruption, severity)))
             found.append(conditions[-1](None))
         curves[name] = {key: [float(value[key]) for value in (known, *found)] for key in known}
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import map_inputs
-from posterity.data.pieces import pieces, to_choose_by
+from posterity.data.pieces import counted_once, to_choose_by
 from posterity.posteriors.base import Posterior
 from posterity.prediction import Classification, Prediction, Regression
 from posterity.prediction.passes import Weights
@@ -46,7 +46,7 @@ def conformal(posterior: Posterior, calibration: Any, level: float = 0.9, draws:
     """
     check_level(level, "a level of coverage")
     scores = []
-    for batch in pieces(to_choose_by(calibration)):
+    for batch in counted_once(to_choose_by(calibration)):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
         scores.append(strangeness(posterior.predict(inputs, draws), batch.targets.to(posterior.device)))
     n = sum(len(part) for part in scores)
@@ -107,7 +107,7 @@ class Conformal(Posterior):
     def covered(self, data: Any) -> Tensor:
         """For each example whether its set or interval holds the truth: the mean shows the guarantee at work."""
         hits = []
-        for batch in pieces(data):
+        for batch in counted_once(data):
             inputs, targets = map_inputs(batch.inputs, lambda t: t.to(self.device)), batch.targets.to(self.device)
             if self.likelihood.classifies:
                 inside = _at(self.sets(inputs), targets)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from posterity.calling import map_inputs
-from posterity.data.pieces import pieces, to_choose_by
+from posterity.data.pieces import counted_once, to_choose_by
 from posterity.posteriors.base import Posterior
 from posterity.posteriors.conformal import Conformal
 from posterity.probability.likelihoods import Bernoulli, Categorical
@@ -47,7 +47,7 @@ def temper(posterior: P, validation: Any, draws: int = 32) -> P:
     likelihood = _classifier(posterior)
     # At the highest temperature, where the probabilities still tell the logits of a network that is far too sure.
     hottest, logs, targets = tempered(posterior, likelihood.temperature * math.exp(_RANGE)), [], []
-    for batch in pieces(to_choose_by(validation)):
+    for batch in counted_once(to_choose_by(validation)):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
         samples = hottest.predict(inputs, draws, keep_samples=True).samples
         if samples is None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posterity.calling import is_one_hot
 from posterity.probability.classes import Categorical, MultiHead
 from posterity.probability.likelihood import Likelihood, aligned, check_real, check_shape, per_example
 from posterity.types import PosterityError, check_positive, check_positive_if_given
@@ -238,17 +239,12 @@ class Poisson(Likelihood):
 
 def infer(targets: Tensor) -> Likelihood:
     """Categorical for integer targets, Gaussian with learned noise for real ones; one-hot targets are neither."""
-    if targets.is_floating_point() and targets.ndim == 2 and targets.shape[1] > 1 and _one_hot(targets):
+    if targets.is_floating_point() and is_one_hot(targets):
         raise PosterityError(
             "the targets are one-hot rows, which stand for classes: give their numbers, targets.argmax(1), or say what "
             "they are with likelihood="
         )
     return Gaussian() if targets.is_floating_point() else Categorical()
-
-
-def _one_hot(targets: Tensor) -> bool:
-    ones = targets == 1
-    return bool((ones | (targets == 0)).all()) and bool((ones.sum(1) == 1).all())
 
 
 def pooled(members: Sequence[Likelihood]) -> Likelihood:

@@ -45,7 +45,8 @@ class Section:
         title: Its head.
         about: One or two sentences on how to read it.
         panels: The page's figures.
-        papers: The figures as files, whole; a panel of the same name is the same figure.
+        papers: The figures that are written as files, with all methods side by side, as a paper would print them; a
+            panel of the same name is the same figure.
         size: How wide its panels are: ``small``, ``middle`` or ``wide``.
         half: Whether it may stand beside another.
         extra: Further HTML.
