@@ -162,7 +162,8 @@ class Laplace(Prior):
 
     def log_density(self, weights: Tensor) -> Tensor:
         """−|w|/scale − log(2 scale)."""
-        return -weights.abs() / self.scale - log(self.scale) - math.log(2.0)
+        scale = beside(self.scale, weights)
+        return -weights.abs() / scale - log(scale) - math.log(2.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -201,9 +202,9 @@ class StudentT(Prior):
 
     def log_density(self, weights: Tensor) -> Tensor:
         """Log density of Student's t."""
-        nu = self.degrees
+        nu, scale = self.degrees, beside(self.scale, weights)
         constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(nu * math.pi)
-        return constant - log(self.scale) - (nu + 1) / 2 * torch.log1p((weights / self.scale).square() / nu)
+        return constant - log(scale) - (nu + 1) / 2 * torch.log1p((weights / scale).square() / nu)
 
 
 @dataclass(frozen=True, repr=False)
