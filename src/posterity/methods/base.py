@@ -61,9 +61,9 @@ class Method:
     def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
         """Refuse, before training, a network whose posterior could not be made; ``batch`` is the first."""
 
-    def schedule(self, plan: Plan) -> Pace | None:
+    def schedule(self, plan: Plan) -> Pace:
         """Learning-rate factor and temperature by step, where the method owns them."""
-        return None
+        return Pace()
 
     def base_lr(self, plan: Plan) -> float:
         """The learning rate that the schedule's factors multiply."""

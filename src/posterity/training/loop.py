@@ -24,7 +24,7 @@ from posterity.calling import call, check_finite, map_batch, map_inputs, num_exa
 from posterity.devices import number
 from posterity.methods.base import Method
 from posterity.networks import train_mode
-from posterity.optim.schedules import ByStep, Pace, schedule
+from posterity.optim.schedules import ByStep, schedule
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
 from posterity.training.checkpoint import Checkpoint, set_global_generators
@@ -193,7 +193,7 @@ def _end_epoch(run: Run, job: Job, watch: Watch, callbacks: tuple[Callback, ...]
 
 def _pace(job: Job) -> ByStep:
     """Learning-rate factor and temperature by step: the method's own, or what was asked for; both is an error."""
-    own, asked = job.method.schedule(job.plan) or Pace(), job.training.schedule
+    own, asked = job.method.schedule(job.plan), job.training.schedule
     if own.lr is not None and asked is not None:
         raise PosterityError(f"{type(job.method).__name__} has a schedule of its own: leave Training(schedule=...) out")
     return own.by_step(schedule(asked or "cosine"), job.plan)
