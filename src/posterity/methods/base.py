@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,17 +42,29 @@ class Method:
 
     Attributes:
         prior: p(w).
-        mc_samples: Draws of the weights averaged at every step; 1 where the method draws none.
     """
 
-    default_lr: ClassVar[float] = 1e-3
-    vectorises: ClassVar[bool] = False
-    """Whether several members can be trained as one stacked network: every hook works element by element."""
-    squares: ClassVar[bool] = False
-    """Whether it squares the gradients of single examples: their weights would be squared with them."""
-
     prior: Prior = Normal(1.0)
-    mc_samples: ClassVar[int] = 1
+
+    @property
+    def mc_samples(self) -> int:
+        """Draws of the weights averaged at every step; 1 where the method draws none."""
+        return 1
+
+    @property
+    def default_lr(self) -> float:
+        """The learning rate where none is given."""
+        return 1e-3
+
+    @property
+    def vectorises(self) -> bool:
+        """Whether several members can be trained as one stacked network: every hook works element by element."""
+        return False
+
+    @property
+    def squares(self) -> bool:
+        """Whether it squares the gradients of single examples: their weights would be squared with them."""
+        return False
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """The network that is trained: ALWAYS a copy, with layers swapped or not."""

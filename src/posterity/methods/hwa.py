@@ -98,17 +98,17 @@ class HWA(Method):
         return replace(self, of=of, prior=of.prior)
 
     @property
-    def mc_samples(self) -> int:  # type: ignore[override]
+    def mc_samples(self) -> int:
         """The wrapped method's."""
         return self.of.mc_samples
 
     @property
-    def default_lr(self) -> float:  # type: ignore[override]
+    def default_lr(self) -> float:
         """The wrapped method's."""
         return self.of.default_lr
 
     @property
-    def squares(self) -> bool:  # type: ignore[override]
+    def squares(self) -> bool:
         """The wrapped method's."""
         return self.of.squares
 

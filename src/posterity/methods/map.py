@@ -25,7 +25,7 @@ class MAP(Method):
     """The most probable weights."""
 
     @property
-    def vectorises(self) -> bool:  # type: ignore[override]
+    def vectorises(self) -> bool:
         """Members train as one stacked network when the prior is the optimizer's."""
         return ridge_precision(self.prior) > 0
 

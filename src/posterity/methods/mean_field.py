@@ -70,7 +70,7 @@ class MeanField(Method):
     estimator: str = "auto"
     family: str | Family = "diagonal"
     init_std: float | Moped | Earlier = 0.01
-    mc_samples: int = 1  # type: ignore[misc]
+    mc_samples: int = 1
     kl_schedule: str | KLSchedule = "constant"
     temperature: float = 1.0
     free_bits: float = 0.0

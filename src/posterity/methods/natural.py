@@ -59,7 +59,7 @@ class NaturalGradient(Method):
     """
 
     lr: float | None = None
-    mc_samples: int = 1  # type: ignore[misc]
+    mc_samples: int = 1
     temperature: float = 1.0
     warmup: float = 0.0
     warmup_start: float = 0.1
