@@ -162,7 +162,7 @@ class KFAC(WatchingOptimizer):
 
     def _diagonal_precision(self, group: Group, flat: FlatGroup) -> Params:
         """s + δ̃ + γ of this group's parameters, by name."""
-        return flat.layout.unflatten(self._damped_precision(group, flat))
+        return flat.layout.unflatten(self._precision(group, flat))
 
     def _add_matrix(self, block: KroneckerBlock, matrix: Tensor, scale: float) -> None:
         """Add a matrix [O, I] to a weight and its bias."""
