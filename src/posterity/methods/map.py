@@ -31,5 +31,4 @@ class MAP(Method):
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Empirical:
         """A posterior of one point."""
-        point = {name: p.detach() for name, p in run.module.named_parameters()}
-        return Empirical(run.module, likelihood, [point])
+        return Empirical.at(run.module, likelihood)

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -144,10 +144,9 @@ class Pruning(Method):
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Empirical:
         """The pruned network, one point."""
-        assert isinstance(run.collector, Pruner)
-        run.collector.prune(run, progress=1.0)  # early stopping may have gone back to before the last pruning
-        point = {name: p.detach() for name, p in run.module.named_parameters()}
-        return Empirical(run.module, likelihood, [point])
+        pruner = cast(Pruner, run.collector)
+        pruner.prune(run, progress=1.0)  # early stopping may have gone back to before the last pruning
+        return Empirical.at(run.module, likelihood)
 
     def measures(self, run: Run) -> dict[str, float]:
         """The fraction of weights at zero."""
