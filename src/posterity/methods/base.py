@@ -1,6 +1,6 @@
 """What a method is: frozen hyper-parameters and the hooks by which the one training loop calls on it.
 
-The loop (``posterity.training.fit``) does, at every step, for each of ``mc_samples`` draws and each micro-batch,
+The loop (``posterity.training.loop``) does, at every step, for each of ``mc_samples`` draws and each micro-batch,
 
     with method.perturb(optimizer, weight):
         loss = −mean log p(y | f(x)) + method.penalty(module, temperature)/num_data

@@ -1,7 +1,13 @@
 """Sampling the posterior by the path of a noisy SGD: SGLD, its preconditioned form, and SGHMC.
 
-The update rules stand in ``posterity.optim.sgmcmc``; here is what becomes of their path. The first ``burn_in`` steps
-are thrown away, then the weights are kept after every ``thin`` steps; the posterior is equal weight on those kept.
+With g the minibatch gradient of −mean log p(y | f_w(x)) − log p(w)/N, and ξ ~ N(0, I),
+
+    SGLD    w ← w − lr g + √(2 lr T/N) ξ
+    PSGLD   w ← w − lr G g + √(2 lr G T/N) ξ,     G = 1/(ε + √V),  V a running mean of squared gradients
+    SGHMC   v ← (1 − friction) v − lr g + √(2 friction lr T/N) ξ,     w ← w + v
+
+(``posterity.optim.sgmcmc`` has the whole account). The first ``burn_in`` steps are thrown away, then the weights are
+kept after every ``thin`` steps; the posterior is equal weight on those kept.
 
     p(w | D) ≈ 1/S Σ_s δ(w − w_s)
 

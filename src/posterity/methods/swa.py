@@ -118,7 +118,7 @@ def snapshots(module: nn.Module, times: Times, rank: int, **storage: Any) -> Sna
 
 
 def path_of(params: Params, rank: int, **options: Any) -> Trajectory:
-    """A trajectory of these parameters where they are, its moments in single precision at least."""
+    """A trajectory on the parameters' own device, its moments in single precision or better."""
     first = next(iter(params.values()))
     dtype = torch.promote_types(first.dtype, torch.float32)
     return Trajectory(Layout.of(params), rank, device=first.device, dtype=dtype, **options)

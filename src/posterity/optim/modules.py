@@ -42,7 +42,7 @@ def check_training_mode(module: nn.Module) -> None:
 
 
 class WatchingOptimizer(SampledOptimizer):
-    """Base of the optimizers that watch a module; the subclass begins to, by setting its capture.
+    """Base of the optimizers that watch a module; the subclass sets ``_capture``, which does the watching.
 
     Args:
         module: The network; its layers are watched inside ``sampled_weights()`` and untouched outside.

@@ -94,7 +94,7 @@ class Posterior:
         raise PosterityError(f"{type(self).__name__} is no distribution over weights, so it cannot become a prior")
 
     def stacked(self, n: int, generator: torch.Generator | None = None) -> Weights | None:
-        """The same n sets at once, with a draw dimension in front."""
+        """``samples`` as one set of tensors, with a draw dimension in front."""
         samples = self.samples(n, generator)
         return None if samples is None else stack(list(samples))
 

@@ -46,7 +46,7 @@ class Prior:
         return _changed(self, **{f.name: hyper_flat(getattr(self, f.name), layout) for f in fields(self)})
 
     def fitted(self, moments: Callable[[], tuple[Tensor, Tensor]], layout: Layout) -> Prior:
-        """The prior as it stands against a q with these (mean, std) over a flat vector: itself, unless it learns."""
+        """The prior that a q with these flat (mean, std) is compared with: itself, unless it learns from q."""
         return self
 
     def log_density(self, weights: Tensor) -> Tensor:

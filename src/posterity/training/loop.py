@@ -162,9 +162,10 @@ def _update(run: Run, job: Job) -> None:
 
 @contextmanager
 def _of_the_same_weights(run: Run, ranks: Ranks) -> Iterator[list[Tensor]]:
-    """Inside, weights that no example of this rank went through have a gradient, of zeros: others may have met them.
+    """Let all ranks average the gradients of the same weights, though a batch may reach a weight on some of them only.
 
-    Gives what is to be averaged besides, the share of ranks that each weight has met; one that none has, is left alone.
+    Inside, a weight without a gradient on this rank has one of zeros. Gives what is to be averaged beside gradients:
+    for each weight the share of ranks that had one. Where that is 0, the weight has none again afterwards.
     """
     groups = run.optimizer.param_groups if ranks.world > 1 else []
     weights = [p for group in groups for p in group["params"] if p.requires_grad]

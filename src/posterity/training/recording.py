@@ -45,7 +45,8 @@ class RecordedGradients:
         streams = self.run.streams
         kind = size, len(batch.targets)
         if kind not in self.sizes:
-            # A function without self: a recording that knew its owner would live, memory and all, until the collector.
+            # Not a method of this object: it and the recording would hold each other, and their GPU memory would be
+            # free only when Python's garbage collector comes by.
             work = partial(_work, self.run, self.parameters, self.gradients, size)
             self.sizes[kind] = Recorded(work, (streams.shared, streams.local))
         recorded = self.sizes[kind]
