@@ -67,6 +67,14 @@ def test_early_stopping_keeps_the_spread_and_the_noise_of_the_best():
     assert q.likelihood.std == noise
 
 
+def test_the_doctor_looks_at_a_run_that_stopped_early_too():
+    training = pst.Training(batch_size=8, lr=0.1, schedule="constant", validation=(X, 1 - LABELS), patience=1, **QUIET)
+    with pytest.warns(pst.PosterityWarning) as said:
+        q = pst.fit(mlp(), pst.MeanField(init_std=1e-12), (X, LABELS), epochs=200, training=training)
+    assert len(q.history) < 200
+    assert any("std has collapsed" in str(warning.message) for warning in said)
+
+
 def test_a_validation_fraction_is_held_out():
     q = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=2, training=pst.Training(validation=0.25, **QUIET))
     assert "validation_loss" in q.history[-1]

@@ -126,7 +126,7 @@ class Method:
         return {}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """What the doctor should warn of: one plain line each, with what to do."""
+        """What the doctor should warn of at the end of the run: one plain line each, with what to do."""
         return iter(())
 
     def __repr__(self) -> str:

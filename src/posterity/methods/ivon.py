@@ -73,9 +73,7 @@ class IVON(NaturalGradient):
         )
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: weights without curvature, which a Hessian that follows too fast ends in."""
-        if run.step < run.plan.steps:
-            return
+        """Weights without curvature, which a Hessian that follows too fast ends in."""
         lost = cast(optim.IVON, run.optimizer).curvature_lost()
         if lost > MANY:
             yield (

@@ -158,9 +158,7 @@ class MeanField(Method):
         return {"kl": float(kl(run.module)) / run.plan.num_data, "std": float(stds.mean())}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end of the run: stds that have collapsed, and weights that are all noise because the KL won."""
-        if run.step < run.plan.steps:
-            return
+        """Stds that have collapsed, and weights that are all noise because the KL won."""
         module = cast(Variational, run.module)
         std, mean = module.std(), module.mean()
         signal = torch.cat([(mean[name] / s.clamp_min(1e-30)).abs().flatten() for name, s in std.items()])

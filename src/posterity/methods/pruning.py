@@ -154,8 +154,8 @@ class Pruning(Method):
         return {"sparsity": float(sum((w == 0).sum() for w in weights)) / sum(w.numel() for w in weights)}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: a layer of which nothing is left, unless its zeros were asked for."""
-        if run.step < run.plan.steps or self.zeros_stay:
+        """A layer of which nothing is left, unless its zeros were asked for."""
+        if self.zeros_stay:
             return
         for name, zeros in masks.sparsity(trainable(run.module)).items():
             if zeros == 1:

@@ -91,9 +91,7 @@ class Sampler(Method):
         return cast(Chain, run.collector).posterior(run.module, likelihood, batches)
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: too few samples, or a training loss that still falls."""
-        if run.step < run.plan.steps:
-            return
+        """Too few samples, or a training loss that still falls."""
         count = cast(Chain, run.collector).count
         if count < 10:
             yield f"the chain gave {count} samples only: lower thin or burn_in, or train longer"

@@ -131,8 +131,8 @@ class SparseVD(MeanField):
         return figures | {f"sparsity {name}": float(g.mean()) for name, g in gone.items()}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: no weight is left."""
-        if run.step >= run.plan.steps and not any(bool(b.survivors().any()) for b in sparse_blocks(run.module)):
+        """No weight is left."""
+        if not any(bool(b.survivors().any()) for b in sparse_blocks(run.module)):
             yield (
                 "every weight is gone: the data do not pay for any (random labels?), or the KL came too early; "
                 "try a later or longer warm-up, or start from a trained network"

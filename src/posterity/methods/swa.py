@@ -103,13 +103,12 @@ class SWA(Method):
         return Empirical(run.module, likelihood, [mean], buffers)
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: running buffers that no average was taken of."""
-        if run.step == run.plan.steps:
-            for name in cast(Snapshots, run.collector).moved_buffers(run.module):
-                yield (
-                    f"buffer {name!r} changes during training but is neither averaged nor refreshed: "
-                    "every draw uses its last value"
-                )
+        """Running buffers that no average was taken of."""
+        for name in cast(Snapshots, run.collector).moved_buffers(run.module):
+            yield (
+                f"buffer {name!r} changes during training but is neither averaged nor refreshed: "
+                "every draw uses its last value"
+            )
 
 
 def snapshots(module: nn.Module, times: Times, rank: int, **storage: Any) -> Snapshots:

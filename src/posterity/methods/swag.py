@@ -86,11 +86,11 @@ class SWAG(SWA):
         return gaussian(run.module, likelihood, trajectory_of(run))
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: too few snapshots."""
+        """Too few snapshots."""
         yield from super().symptoms(run)
         count = cast(Snapshots, run.collector).trajectory.count
-        if run.step == run.plan.steps and count < FEW:
-            yield (f"the variance comes from {count} snapshots only: lower every or train longer, for {FEW} at least")
+        if count < FEW:
+            yield f"the variance comes from {count} snapshots only: lower every or train longer, for {FEW} at least"
 
 
 def gaussian(module: nn.Module, likelihood: Likelihood, path: Trajectory) -> WeightPosterior:

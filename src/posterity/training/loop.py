@@ -94,6 +94,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
                 break
     watch.restore_best(run)
     check_weights(run, checkpoint.path)
+    check_method(job.method, run)
 
 
 def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch, size: float) -> Found:
@@ -187,7 +188,6 @@ def _end_epoch(run: Run, job: Job, watch: Watch, callbacks: tuple[Callback, ...]
     job.ranks.average_([b for b in run.module.buffers() if b.is_floating_point()])
     figures = watch.figures(run, job.ranks) | job.method.measures(run)
     run.history.append({"epoch": run.step / run.plan.steps_per_epoch, **figures})
-    check_method(job.method, run)
     for callback in callbacks if job.ranks.writes else ():
         callback.on_epoch(run, figures)
 
