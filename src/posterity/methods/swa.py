@@ -127,7 +127,10 @@ def trajectory_of(run: Run) -> Trajectory:
     """What a run's collector gathered; refused below two snapshots (a run stopped early)."""
     path = cast(Snapshots, run.collector).trajectory
     if path.count < 2:
-        raise PosterityError(f"the run ended after {path.count} snapshots, but at least two are needed")
+        raise PosterityError(
+            f"the run stopped early, after {path.count} snapshots, but at least two are needed: leave patience out, or "
+            "start earlier"
+        )
     return path
 
 
