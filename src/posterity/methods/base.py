@@ -11,7 +11,6 @@ then averages ``method.statistics(run)`` over ranks, and steps. The defaults her
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -98,8 +97,7 @@ class Method:
 
     def statistics(self, run: Run) -> list[Tensor]:
         """The tensors to average over ranks, already averaged over this rank's draws and micro-batches."""
-        parameters = itertools.chain.from_iterable(group["params"] for group in run.optimizer.param_groups)
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        gradients = [p.grad for p in run.trained if p.grad is not None]
         if run.entries > 1:
             torch._foreach_mul_(gradients, 1 / run.entries)
         return gradients

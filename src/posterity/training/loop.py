@@ -145,9 +145,8 @@ def _update(run: Run, job: Job) -> None:
     with _of_the_same_weights(run, job.ranks) as shares:
         statistics = job.method.statistics(run)
         if run.noise is not None:
-            noise = [p.grad / run.entries for p in run.noise.parameters() if p.grad is not None]
-            for p, g in zip(run.noise.parameters(), noise, strict=True):
-                p.grad = g
+            noise = [p.grad for p in run.noise.parameters() if p.grad is not None]
+            torch._foreach_div_(noise, run.entries)
             statistics = [*statistics, *noise]
         job.ranks.average_([*statistics, *shares])
     if job.training.clip is not None:
@@ -168,8 +167,7 @@ def _of_the_same_weights(run: Run, ranks: Ranks) -> Iterator[list[Tensor]]:
     Inside, a weight without a gradient on this rank has one of zeros. Gives what is to be averaged beside gradients:
     for each weight the share of ranks that had one. Where that is 0, the weight has none again afterwards.
     """
-    groups = run.optimizer.param_groups if ranks.world > 1 else []
-    weights = [p for group in groups for p in group["params"] if p.requires_grad]
+    weights = [p for p in run.trained if p.requires_grad] if ranks.world > 1 else []
     idle = [i for i, p in enumerate(weights) if p.grad is None]
     if len(idle) == len(weights):  # one process; or all, where the optimizer gathers gradients itself
         yield []

@@ -32,8 +32,7 @@ class RecordedGradients:
 
     def __init__(self, run: Run, gradients: Callable[[Batch, float], Found]) -> None:
         self.run, self.gradients = run, gradients
-        noise = [] if run.noise is None else list(run.noise.parameters())
-        self.parameters = [p for group in run.optimizer.param_groups for p in group["params"]] + noise
+        self.parameters = [*run.trained, *(run.noise.parameters() if run.noise is not None else ())]
         self.pace: tuple[object, ...] = ()
         self.sizes: dict[tuple[float, int], Recorded] = {}
 
