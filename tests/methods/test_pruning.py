@@ -182,3 +182,24 @@ def test_a_network_of_outputs_alone_has_no_units_to_prune():
         pst.fit(nn.Linear(4, 3), Pruning(whole_units=True), (torch.zeros(8, 4), torch.arange(8) % 3), epochs=1)
     with pytest.raises(PosterityError, match=r"keep must lie in \(0, 1\], got 'half'"):
         Pruning(keep="half")
+
+
+def test_units_of_embeddings_are_no_words_and_those_of_transposed_convolutions_are_filters():
+    """Words were lost, and input channels of the convolution, for which another layer would be to blame."""
+
+    class Captions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.filters = nn.Embedding(12, 4), nn.ConvTranspose1d(4, 6, 3)
+            self.out = nn.Linear(6, 3)
+
+        def forward(self, tokens):
+            return self.out(torch.relu(self.filters(self.words(tokens).transpose(1, 2))).mean(2))
+
+    tokens = torch.randint(12, (32, 5), generator=torch.Generator().manual_seed(0))
+    training = pst.Training(batch_size=16, progress=False)
+    method = Pruning(keep=0.5, whole_units=True, per_layer=True)
+    mean = pst.fit(Captions(), method, (tokens, torch.arange(32) % 3), epochs=4, training=training).mean()
+    words, filters = mean["words.weight"] == 0, mean["filters.weight"] == 0
+    assert words.all(0).sum() == 2 and not words.all(1).any()
+    assert filters.transpose(0, 1).flatten(1).all(1).sum() == 3 and not filters.flatten(1).all(1).any()

@@ -200,7 +200,7 @@ class Pruner:
             scores = masks.magnitude(params)
         if self.method.whole_units:
             *hidden, _ = scores
-            scores = masks.by_unit({name: scores[name] for name in hidden})
+            scores = masks.by_unit({name: scores[name] for name in hidden}, masks.unit_axes(run.module))
         gone = {name: ~mask for name, mask in self.masks.items()}
         return {n: s.masked_fill(gone[n], -torch.inf) if n in gone else s for n, s in scores.items()}
 
