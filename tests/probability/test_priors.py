@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,11 @@ def test_exact_names_win_over_patterns():
 def test_bad_scales_are_refused(std):
     with pytest.raises(PosterityError, match="positive"):
         Normal(std)
+
+
+def test_whole_numbers_of_numpys_are_numbers():
+    assert Normal(np.int64(2)).precision == 0.25
+    assert ScaleMixture(np.int64(2), np.int64(1)).log_density(W).equal(ScaleMixture(2, 1).log_density(W))
 
 
 def test_a_parameter_the_prior_does_not_know_is_named():

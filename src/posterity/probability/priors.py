@@ -80,7 +80,7 @@ class Normal(Prior):
     @cached_property
     def precision(self) -> Hyper:
         """1/std²; of a prior that was fitted to a tensor."""
-        return self.std**-2
+        return self.std**-2.0  # of numpy's whole numbers there is no power -2
 
     @cached_property
     def log_scale(self) -> Hyper:
@@ -183,11 +183,11 @@ class ScaleMixture(Prior):
         """log of the two-component density: that of the wide one, and softplus of the log odds of the narrow one."""
         wide, narrow = beside(self.wide, weights), beside(self.narrow, weights)
         square = weights.square()  # few passes over the weights: on a CPU each costs as much as an exponential
-        odds = square * (0.5 * (wide**-2 - narrow**-2)) + (
+        odds = square * (0.5 * (wide**-2.0 - narrow**-2.0)) + (
             math.log1p(-self.weight) - math.log(self.weight) + log(wide) - log(narrow)
         )
         at_zero = math.log(self.weight) - log(wide) - 0.5 * math.log(2 * math.pi)
-        return F.softplus(odds) - square * (0.5 * wide**-2) + at_zero
+        return F.softplus(odds) - square * (0.5 * wide**-2.0) + at_zero
 
 
 @dataclass(frozen=True, repr=False)
