@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -40,6 +41,16 @@ def test_a_std_by_input_is_laid_beside_every_weight_of_it(method):
         return pst.fit(net, own, (x, y), likelihood=likelihood, epochs=2, training=training).mean()["weight"]
 
     torch.testing.assert_close(mean(by_input), mean(by_input.expand(2, 3)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", [pst.IVON, pst.VOGN, pst.KFAC])
+def test_a_temperature_may_be_of_numpys_single_precision(method):
+    x, y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
+    net, options = nn.Linear(3, 2), {"epochs": 1, "training": pst.Training(progress=False)}
+    first, second = (
+        pst.fit(net, method(temperature=half), (x, y), **options).mean() for half in (0.5, np.float32(0.5))
+    )
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
 class SequenceFirst(nn.Module):
