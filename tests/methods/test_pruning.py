@@ -150,8 +150,10 @@ def test_l1_is_a_laplace_prior():
     assert below(pst.priors.Laplace(0.1)) > below(pst.priors.Normal(1.0)) + 0.2
 
 
-def test_early_stopping_still_ends_sparse():
-    posterior, _ = fit(Pruning(keep=0.25, start=0.8, stop=0.9), validation=0.2, patience=1)
+def test_early_stopping_still_ends_sparse_and_is_warned_of():
+    """Digits fell from 97% to 50% without a word, pruned at once at the end of a run that had hardly begun to prune."""
+    with pytest.warns(PosterityWarning, match="before the last pruning: what was left to prune goes now"):
+        posterior, _ = fit(Pruning(keep=0.25, start=0.8, stop=0.9), validation=0.2, patience=1)
     mean = posterior.mean()
     assert sum(int((mean[n] != 0).sum()) for n in ("0.weight", "2.weight")) == 32
 
@@ -203,3 +205,11 @@ def test_units_of_embeddings_are_no_words_and_those_of_transposed_convolutions_a
     words, filters = mean["words.weight"] == 0, mean["filters.weight"] == 0
     assert words.all(0).sum() == 2 and not words.all(1).any()
     assert filters.transpose(0, 1).flatten(1).all(1).sum() == 3 and not filters.flatten(1).all(1).any()
+
+
+def test_early_stopping_after_the_last_pruning_is_fine():
+    x, y = problem(100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        posterior, _ = fit(Pruning(keep=0.3, start=0.0, stop=0.1, every=1), validation=(x, 1 - y), patience=1)
+    assert len(posterior.history) < 10

@@ -154,10 +154,16 @@ class Pruning(Method):
         return {"sparsity": float(sum((w == 0).sum() for w in weights)) / sum(w.numel() for w in weights)}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """A layer of which nothing is left, unless its zeros were asked for."""
+        """Weights that are still to go, and a layer of which nothing is left, unless its zeros were asked for."""
+        params, kept = trainable(run.module), self.masks(cast(Pruner, run.collector).scores(run), 1.0)
+        if any(bool(params[name][~mask].any()) for name, mask in kept.items()):
+            yield (
+                "early stopping went back to before the last pruning: what was left to prune goes now, and nothing is "
+                "trained after it; leave patience out"
+            )
         if self.zeros_stay:
             return
-        for name, zeros in masks.sparsity(trainable(run.module)).items():
+        for name, zeros in masks.sparsity(params).items():
             if zeros == 1:
                 yield (
                     f"every weight of {name!r} is gone, so that nothing gets through it: keep more, or the same share "
@@ -185,11 +191,11 @@ class Pruner:
         if self.method.regrow:
             self.masks = {}
         self._hold(run.module)
-        chosen = self.method.masks(self._scores(run), progress)
+        chosen = self.method.masks(self.scores(run), progress)
         self.masks |= {name: mask & self.masks.get(name, mask) for name, mask in chosen.items()}
         self._hold(run.module)
 
-    def _scores(self, run: Run) -> Params:
+    def scores(self, run: Run) -> Params:
         """Higher where a weight should stay; what is gone stays gone, below every other."""
         params = trainable(run.module)
         if self.method.criterion == "random":

@@ -131,8 +131,14 @@ class SparseVD(MeanField):
         return figures | {f"sparsity {name}": float(g.mean()) for name, g in gone.items()}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """No weight is left."""
-        if not any(bool(b.survivors().any()) for b in sparse_blocks(run.module)):
+        """Weights that had no time to go, and no weight that is left."""
+        blocks = sparse_blocks(run.module)
+        if self.finetune and any(block.phase != Phase.FROZEN for block in blocks):
+            yield (
+                "early stopping went back to before fine-tuning, and the KL, under which weights go, had not done its "
+                "work: leave patience out"
+            )
+        if not any(bool(block.survivors().any()) for block in blocks):
             yield (
                 "every weight is gone: the data do not pay for any (random labels?), or the KL came too early; "
                 "try a later or longer warm-up, or start from a trained network"
