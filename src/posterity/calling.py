@@ -53,9 +53,9 @@ def call(module: Callable[..., Tensor], inputs: Inputs) -> Tensor:
 def functional_call(
     module: nn.Module, tensors: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What the module gives with these parameters and buffers in the place of its own, which tied ones share.
+    """What the module gives with these parameters and buffers in the place of its own; tied ones change together.
 
-    torch's function alone would leave them in a layer that the network knows by two names.
+    torch's function alone would not put its own back into a layer that the network knows by two names.
     """
     first: dict[Tensor, str] = {}
     places = {}

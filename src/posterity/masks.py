@@ -47,6 +47,7 @@ __all__ = [
     "smallest_keep",
     "sparsity",
     "top_fraction",
+    "unit_axes",
     "weights",
 ]
 
@@ -95,12 +96,25 @@ def random(params: Mapping[str, Tensor], generator: torch.Generator) -> Params:
     }
 
 
-def by_unit(scores: Mapping[str, Tensor]) -> Params:
-    """The mean score of each output unit (row or filter) in place of its weights', so that units go as a whole."""
-    return {
-        name: value.mean(dim=tuple(range(1, value.dim())), keepdim=True).expand_as(value)
-        for name, value in scores.items()
-    }
+def by_unit(scores: Mapping[str, Tensor], axes: Mapping[str, int] | None = None) -> Params:
+    """The mean score of each output unit in place of its weights', so that units go as a whole.
+
+    Args:
+        scores: By parameter name.
+        axes: The axis along which units lie (``unit_axes``), where it is not the first.
+    """
+    unit = dict.fromkeys(scores, 0) | dict(axes or {})
+    within = {name: [dim for dim in range(value.dim()) if dim != unit[name]] for name, value in scores.items()}
+    return {name: value.mean(dim=within[name], keepdim=True).expand_as(value) for name, value in scores.items()}
+
+
+def unit_axes(module: nn.Module) -> dict[str, int]:
+    """Where units do not lie along a weight's first axis: filters of transposed convolutions, numbers of an embedding.
+
+    An embedding's rows are words: without one of them no layer gets smaller.
+    """
+    kinds = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)
+    return {f"{name}.weight": 1 for name, layer in module.named_modules() if isinstance(layer, kinds)}
 
 
 def above(scores: Mapping[str, Tensor], threshold: float) -> Masks:

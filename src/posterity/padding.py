@@ -39,13 +39,13 @@ class PaddingRow:
 def padding_rows(module: nn.Module) -> list[PaddingRow]:
     """The padding rows of all embeddings, except where another layer shares the weight and so trains the row."""
     uses = Counter(id(p) for part in module.modules() for p in part.parameters(recurse=False))
-    layers = {
-        f"{name}.weight".lstrip("."): layer
+    index = {
+        f"{name}.weight".lstrip("."): layer.padding_idx
         for name, layer in module.named_modules()
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.padding_idx is not None
     }
     return [
-        PaddingRow(name, p, layers[name].padding_idx, p[layers[name].padding_idx].detach().clone())  # type: ignore[arg-type]
+        PaddingRow(name, p, index[name], p[index[name]].detach().clone())
         for name, p in module.named_parameters()
-        if name in layers and uses[id(p)] == 1
+        if name in index and uses[id(p)] == 1
     ]

@@ -73,7 +73,8 @@ class Run:
         collector: Watches it.
         plan: What was known before the start.
         streams: The run's randomness.
-        noise: The likelihood's own parameters, where it learns any; ``noise_optimizer`` updates them.
+        noise: The likelihood's own parameters, where it learns any.
+        noise_optimizer: Updates ``noise``.
         step: Optimizer steps done.
         entries: Backward passes (draws × micro-batches) whose gradients are summed in the current step.
         temperature: The temperature of the current step, 1 for the Bayes posterior.
@@ -106,6 +107,11 @@ class Run:
     def epoch(self) -> int:
         """Epochs begun."""
         return self.step // self.plan.steps_per_epoch
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """The parameters that the optimizer updates."""
+        return [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on."""

@@ -97,6 +97,12 @@ def test_snapshots_are_plain_sgd_with_warm_restarts():
         torch.testing.assert_close(point["weight"], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_prior_of_several_numbers_is_the_samplers_too():
+    given = pst.priors.Normal(torch.tensor([0.2, 0.5]))
+    assert pst.Cyclical(prior=given).of.prior is given
+    assert pst.HWA(prior=given).of.prior is given
+
+
 def test_the_prior_is_the_samplers():
     given = pst.Cyclical(prior=pst.priors.Normal(0.2))
     assert given.of.prior == pst.priors.Normal(0.2)

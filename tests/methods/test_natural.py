@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -23,6 +24,33 @@ def test_a_prior_mean_by_parameter_and_one_std_meet_the_ridge_solution(method):
     net, likelihood = nn.Linear(3, 1, bias=False).double(), pst.likelihoods.Gaussian(0.5)
     q = pst.fit(net, method, (x, y), likelihood=likelihood, epochs=600, training=training)
     torch.testing.assert_close(q.mean()["weight"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", [pst.IVON(lr=0.01), pst.VOGN(lr=0.01)], ids=repr)
+def test_a_std_by_input_is_laid_beside_every_weight_of_it(method):
+    """As for the other methods; it was refused for its shape."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 3, generator=g), torch.randn(40, 2, generator=g)
+    by_input = torch.tensor([0.1, 1.0, 3.0])
+
+    def mean(std):
+        own = dataclasses.replace(method, prior=pst.priors.Normal({"weight": std}))
+        likelihood, training = pst.likelihoods.Gaussian(0.5), pst.Training(batch_size=20, progress=False)
+        torch.manual_seed(0)
+        net = nn.Linear(3, 2, bias=False)
+        return pst.fit(net, own, (x, y), likelihood=likelihood, epochs=2, training=training).mean()["weight"]
+
+    torch.testing.assert_close(mean(by_input), mean(by_input.expand(2, 3)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", [pst.IVON, pst.VOGN, pst.KFAC])
+def test_a_temperature_may_be_of_numpys_single_precision(method):
+    x, y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
+    net, options = nn.Linear(3, 2), {"epochs": 1, "training": pst.Training(progress=False)}
+    first, second = (
+        pst.fit(net, method(temperature=half), (x, y), **options).mean() for half in (0.5, np.float32(0.5))
+    )
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
 class SequenceFirst(nn.Module):

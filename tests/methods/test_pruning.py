@@ -150,8 +150,10 @@ def test_l1_is_a_laplace_prior():
     assert below(pst.priors.Laplace(0.1)) > below(pst.priors.Normal(1.0)) + 0.2
 
 
-def test_early_stopping_still_ends_sparse():
-    posterior, _ = fit(Pruning(keep=0.25, start=0.8, stop=0.9), validation=0.2, patience=1)
+def test_early_stopping_still_ends_sparse_and_is_warned_of():
+    """Digits fell from 97% to 50% without a word, pruned at once at the end of a run that had hardly begun to prune."""
+    with pytest.warns(PosterityWarning, match="before the last pruning: what was left to prune goes now"):
+        posterior, _ = fit(Pruning(keep=0.25, start=0.8, stop=0.9), validation=0.2, patience=1)
     mean = posterior.mean()
     assert sum(int((mean[n] != 0).sum()) for n in ("0.weight", "2.weight")) == 32
 
@@ -182,3 +184,32 @@ def test_a_network_of_outputs_alone_has_no_units_to_prune():
         pst.fit(nn.Linear(4, 3), Pruning(whole_units=True), (torch.zeros(8, 4), torch.arange(8) % 3), epochs=1)
     with pytest.raises(PosterityError, match=r"keep must lie in \(0, 1\], got 'half'"):
         Pruning(keep="half")
+
+
+def test_units_of_embeddings_are_no_words_and_those_of_transposed_convolutions_are_filters():
+    """Words were lost, and input channels of the convolution, for which another layer would be to blame."""
+
+    class Captions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.filters = nn.Embedding(12, 4), nn.ConvTranspose1d(4, 6, 3)
+            self.out = nn.Linear(6, 3)
+
+        def forward(self, tokens):
+            return self.out(torch.relu(self.filters(self.words(tokens).transpose(1, 2))).mean(2))
+
+    tokens = torch.randint(12, (32, 5), generator=torch.Generator().manual_seed(0))
+    training = pst.Training(batch_size=16, progress=False)
+    method = Pruning(keep=0.5, whole_units=True, per_layer=True)
+    mean = pst.fit(Captions(), method, (tokens, torch.arange(32) % 3), epochs=4, training=training).mean()
+    words, filters = mean["words.weight"] == 0, mean["filters.weight"] == 0
+    assert words.all(0).sum() == 2 and not words.all(1).any()
+    assert filters.transpose(0, 1).flatten(1).all(1).sum() == 3 and not filters.flatten(1).all(1).any()
+
+
+def test_early_stopping_after_the_last_pruning_is_fine():
+    x, y = problem(100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        posterior, _ = fit(Pruning(keep=0.3, start=0.0, stop=0.1, every=1), validation=(x, 1 - y), patience=1)
+    assert len(posterior.history) < 10

@@ -154,3 +154,10 @@ def test_the_mean_log_alpha_is_of_all_weights():
     mean, each = seen[0]
     assert len(each) == 2
     assert mean == pytest.approx(float(torch.cat(each).mean()))
+
+
+def test_early_stopping_before_weights_have_gone_is_warned_of():
+    x, y = data(64)
+    with pytest.warns(pst.PosterityWarning, match="went back to before fine-tuning"):
+        posterior = fitted(pst.SparseVD(), validation=(x, 1 - y), patience=1)
+    assert len(posterior.history) < 60

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,6 +33,14 @@ def test_density_is_the_textbooks(prior, reference):
     torch.testing.assert_close(prior.log_density(W), reference.log_prob(W), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", [Normal, Laplace, StudentT, ScaleMixture])
+def test_a_scale_by_weight_comes_to_where_the_weights_are(kind):
+    """As given on the CPU for a network on a GPU (the meta device stands for it), or for one in half precision."""
+    prior = kind(torch.tensor([0.5, 2.0], dtype=torch.float64))
+    assert prior.log_density(torch.ones(2, device="meta")).device.type == "meta"
+    assert prior.log_density(torch.ones(2, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
 def test_log_prob_sums_over_names_and_patterns():
     params = {"a.weight": torch.ones(3, dtype=torch.float64), "a.bias": torch.full((2,), 2.0, dtype=torch.float64)}
     prior = Normal({"*.bias": 5.0, "*": 0.5})
@@ -51,6 +60,11 @@ def test_exact_names_win_over_patterns():
 def test_bad_scales_are_refused(std):
     with pytest.raises(PosterityError, match="positive"):
         Normal(std)
+
+
+def test_whole_numbers_of_numpys_are_numbers():
+    assert Normal(np.int64(2)).precision == 0.25
+    assert ScaleMixture(np.int64(2), np.int64(1)).log_density(W).equal(ScaleMixture(2, 1).log_density(W))
 
 
 def test_a_parameter_the_prior_does_not_know_is_named():

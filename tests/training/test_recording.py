@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import gc
 import weakref
-from types import SimpleNamespace
 
 import torch
 from torch import nn
 
+from posterity.optim.config import OptimizerConfig
+from posterity.random import RandomStreams
 from posterity.recorded import _no_collection
+from posterity.run import NoCollector, Run
 from posterity.training.recording import RecordedGradients
-from posterity.types import Batch
+from posterity.types import Batch, Plan
 
 
 def test_recordings_go_with_their_owner():
     net = nn.Linear(3, 1)
-    streams = SimpleNamespace(shared=torch.Generator(), local=torch.Generator())
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    run = SimpleNamespace(optimizer=optimizer, noise=None, streams=streams, temperature=1.0, phase=None, entries=1)
+    plan = Plan(num_data=2, steps=1, steps_per_epoch=1, batch_size=2, algorithm=OptimizerConfig("sgd"))
+    run = Run(net, optimizer, NoCollector(), plan, RandomStreams.from_seed(0))
 
     def gradients(batch: Batch, size: int):
         loss = (net(batch.inputs) - batch.targets).square().sum() / size
         loss.backward()
         return loss.detach(), 0, 0
 
-    recorded = RecordedGradients(run, gradients)  # type: ignore[arg-type]
+    recorded = RecordedGradients(run, gradients)
     recorded(Batch(torch.ones(2, 3), torch.zeros(2, 1)), 2)
     assert net.bias.grad is not None and torch.allclose(net.bias.grad, 2 * net(torch.ones(1, 3))[0])
     alive = weakref.ref(next(iter(recorded.sizes.values())))

@@ -67,6 +67,22 @@ def test_early_stopping_keeps_the_spread_and_the_noise_of_the_best():
     assert q.likelihood.std == noise
 
 
+def test_the_doctor_looks_at_a_run_that_stopped_early_too():
+    training = pst.Training(batch_size=8, lr=0.1, schedule="constant", validation=(X, 1 - LABELS), patience=1, **QUIET)
+    with pytest.warns(pst.PosterityWarning) as said:
+        q = pst.fit(mlp(), pst.MeanField(init_std=1e-12), (X, LABELS), epochs=200, training=training)
+    assert len(q.history) < 200
+    assert any("std has collapsed" in str(warning.message) for warning in said)
+
+
+@pytest.mark.filterwarnings("ignore:the chain gave 0 samples")
+@pytest.mark.parametrize("method", [pst.SWA(), pst.SGLD()], ids=repr)
+def test_early_stopping_before_there_are_snapshots_says_what_to_leave_out(method):
+    training = pst.Training(batch_size=8, validation=(X, 1 - LABELS), patience=1, **QUIET)
+    with pytest.raises(pst.PosterityError, match=r"stopped early, after 0 .*: leave patience out"):
+        pst.fit(mlp(), method, (X, LABELS), epochs=200, training=training)
+
+
 def test_a_validation_fraction_is_held_out():
     q = pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=2, training=pst.Training(validation=0.25, **QUIET))
     assert "validation_loss" in q.history[-1]

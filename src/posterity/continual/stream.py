@@ -185,8 +185,7 @@ class Stream:
         self.learned.rows.append(row)
 
     def _untrained(self, likelihood: Likelihood) -> Posterior:
-        point = {name: p.detach() for name, p in self.module.named_parameters()}
-        return Empirical(self.module, likelihood, [point]).to(self.settings.training.pick_device())
+        return Empirical.at(self.module, likelihood).to(self.settings.training.pick_device())
 
     def _judge(self, posterior: Posterior) -> dict[str, list[Figure]]:
         """Every figure on every known task; a head for each task is asked by itself."""

@@ -28,8 +28,9 @@ def fused_moments(out: Tensor, windows: Windows, d: Tensor, x: Tensor, scale: fl
     stands back when deterministic algorithms are asked for.
     """
     suits = x.is_cuda and len(windows.kernel) <= 2 and windows.groups == 1 and out.dtype == torch.float32
-    suits = suits and out.is_contiguous()
-    if not suits or torch.are_deterministic_algorithms_enabled() or _kernel() is None:
+    suits = suits and out.is_contiguous() and not torch.are_deterministic_algorithms_enabled()
+    kernel = _kernel() if suits else None
+    if kernel is None:
         return None
     programs = WAVES * torch.cuda.get_device_properties(x.device).multi_processor_count
-    return _kernel().conv_moments(out, windows, d, x.to(d.dtype), scale, programs)  # type: ignore[union-attr]
+    return kernel.conv_moments(out, windows, d, x.to(d.dtype), scale, programs)

@@ -72,7 +72,7 @@ class LinearMap:
 
 
 class _Use(torch.autograd.Function):
-    """One use: gives its input's gradient, and leaves what the parameters' needs where the uses meet."""
+    """One use of the map: passes the gradient on to its input, and leaves (input, output gradient) for ``_Meeting``."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -93,7 +93,7 @@ class _Use(torch.autograd.Function):
 
 
 class _Meeting(torch.autograd.Function):
-    """The parameters as their uses see them."""
+    """Stands between the parameters and their uses: its backward, which adds them up, runs when theirs are done."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, bias: Tensor | None, sink: Sink, uses: list[Use]) -> Any:  # type: ignore[override]

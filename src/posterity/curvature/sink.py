@@ -42,7 +42,8 @@ class Pass:
         """What ``make`` gives, made when it is first asked for in this pass."""
         if key not in self._made:
             self._made[key] = make()
-        return self._made[key]  # type: ignore[no-any-return]
+        made: Made = self._made[key]
+        return made
 
     def end(self) -> None:
         """Let go of the graph."""

@@ -109,7 +109,7 @@ def _sampler(name: str) -> Callable[[nn.Module, DataSet], list[Options]]:
     return lambda module, dataset: [
         {"prior": Normal(0.3)},
         {"prior": Normal(1.0)},
-        {"prior": Normal(1.0), "lr": METHODS[name].default_lr / 10},
+        {"prior": Normal(1.0), "lr": METHODS[name]().default_lr / 10},
     ]
 
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from posterity.calling import InputSpec, as_batch, map_batch
 from posterity.methods import Method
-from posterity.optim.schedules import ByStep, Pace, schedule
+from posterity.optim.schedules import ByStep, schedule
 from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams
@@ -110,8 +110,7 @@ class Bayesian(Callback):
                 f"{type(self.method).__name__} takes its statistics from every backward pass: "
                 "leave accumulate_grad_batches at 1"
             )
-        own = self.method.schedule(plan) or Pace()
-        self._pace = own.by_step(schedule("cosine"), plan)
+        self._pace = self.method.schedule(plan).by_step(schedule("cosine"), plan)
         self.run = Run(module, optimizer, self.method.collector(module, plan), plan, streams)
         if self._restored:
             self.run.step = self._restored["step"]

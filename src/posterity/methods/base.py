@@ -1,6 +1,6 @@
 """What a method is: frozen hyper-parameters and the hooks by which the one training loop calls on it.
 
-The loop (``posterity.training.fit``) does, at every step, for each of ``mc_samples`` draws and each micro-batch,
+The loop (``posterity.training.loop``) does, at every step, for each of ``mc_samples`` draws and each micro-batch,
 
     with method.perturb(optimizer, weight):
         loss = −mean log p(y | f(x)) + method.penalty(module, temperature)/num_data
@@ -11,11 +11,10 @@ then averages ``method.statistics(run)`` over ranks, and steps. The defaults her
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -42,17 +41,29 @@ class Method:
 
     Attributes:
         prior: p(w).
-        mc_samples: Draws of the weights averaged at every step; 1 where the method draws none.
     """
 
-    default_lr: ClassVar[float] = 1e-3
-    vectorises: ClassVar[bool] = False
-    """Whether several members can be trained as one stacked network: every hook works element by element."""
-    squares: ClassVar[bool] = False
-    """Whether it squares the gradients of single examples: their weights would be squared with them."""
-
     prior: Prior = Normal(1.0)
-    mc_samples: ClassVar[int] = 1
+
+    @property
+    def mc_samples(self) -> int:
+        """Draws of the weights averaged at every step; 1 where the method draws none."""
+        return 1
+
+    @property
+    def default_lr(self) -> float:
+        """The learning rate where none is given."""
+        return 1e-3
+
+    @property
+    def vectorises(self) -> bool:
+        """Whether several members can be trained as one stacked network: every hook works element by element."""
+        return False
+
+    @property
+    def squares(self) -> bool:
+        """Whether it squares the gradients of single examples: their weights would be squared with them."""
+        return False
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """The network that is trained: ALWAYS a copy, with layers swapped or not."""
@@ -61,9 +72,9 @@ class Method:
     def check(self, module: nn.Module, likelihood: Likelihood, batch: Batch) -> None:
         """Refuse, before training, a network whose posterior could not be made; ``batch`` is the first."""
 
-    def schedule(self, plan: Plan) -> Pace | None:
+    def schedule(self, plan: Plan) -> Pace:
         """Learning-rate factor and temperature by step, where the method owns them."""
-        return None
+        return Pace()
 
     def base_lr(self, plan: Plan) -> float:
         """The learning rate that the schedule's factors multiply."""
@@ -86,8 +97,7 @@ class Method:
 
     def statistics(self, run: Run) -> list[Tensor]:
         """The tensors to average over ranks, already averaged over this rank's draws and micro-batches."""
-        parameters = itertools.chain.from_iterable(group["params"] for group in run.optimizer.param_groups)
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        gradients = [p.grad for p in run.trained if p.grad is not None]
         if run.entries > 1:
             torch._foreach_mul_(gradients, 1 / run.entries)
         return gradients
@@ -114,7 +124,7 @@ class Method:
         return {}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """What the doctor should warn of: one plain line each, with what to do."""
+        """What the doctor should warn of at the end of the run: one plain line each, with what to do."""
         return iter(())
 
     def __repr__(self) -> str:
@@ -142,7 +152,7 @@ def trainable(module: nn.Module) -> Params:
 
 def share_prior(wrapper: Any) -> None:
     """Let a method and the one that it wraps (``of``) have one prior: that given to the wrapper, else the wrapped's."""
-    if wrapper.prior != Method().prior:
+    if repr(wrapper.prior) != repr(Method().prior):  # as shown: tensors inside would answer number by number
         object.__setattr__(wrapper, "of", replace(wrapper.of, prior=wrapper.prior))
     object.__setattr__(wrapper, "prior", wrapper.of.prior)
 

@@ -65,7 +65,10 @@ class Chain:
     def posterior(self, module: nn.Module, likelihood: Likelihood, batches: Iterable[Batch]) -> Empirical:
         """Equal weight on every sample, each with BatchNorm statistics of its own."""
         if self.count < 2:
-            raise PosterityError(f"the run ended after {self.count} samples, but at least two are needed")
+            raise PosterityError(
+                f"the run stopped early, after {self.count} samples, but at least two are needed: leave patience out, "
+                "or begin to sample earlier"
+            )
         fixed = {name: p.detach() for name, p in module.named_parameters() if name not in self.layout.names}
         points = [{**fixed, **self.layout.unflatten(state)} for state in self.states[: self.count]]
         buffers = refreshed(module, points, batches) if batchnorm_layers(module) else None

@@ -33,7 +33,7 @@ from posterity.layers.variational import Variational
 from posterity.methods.base import Method, check_precision, plain_parameters, share_prior
 from posterity.methods.collect import Snapshots, Times
 from posterity.methods.mean_field import MeanField
-from posterity.methods.swa import path_of, trajectory_of
+from posterity.methods.swa import WANTED, path_of, trajectory_of
 from posterity.methods.swag import with_deviations
 from posterity.optim.schedules import Pace
 from posterity.posteriors import WeightPosterior
@@ -46,7 +46,6 @@ from posterity.types import Batch, Params, Plan, PosterityError, check_fraction,
 __all__ = ["HWA"]
 
 SPREADS = ("moments", "variational", "mixture")
-WANTED = 10  # snapshots, where ``every`` is left open
 
 
 @runtime_checkable
@@ -99,17 +98,17 @@ class HWA(Method):
         return replace(self, of=of, prior=of.prior)
 
     @property
-    def mc_samples(self) -> int:  # type: ignore[override]
+    def mc_samples(self) -> int:
         """The wrapped method's."""
         return self.of.mc_samples
 
     @property
-    def default_lr(self) -> float:  # type: ignore[override]
+    def default_lr(self) -> float:
         """The wrapped method's."""
         return self.of.default_lr
 
     @property
-    def squares(self) -> bool:  # type: ignore[override]
+    def squares(self) -> bool:
         """The wrapped method's."""
         return self.of.squares
 
@@ -125,7 +124,7 @@ class HWA(Method):
 
     def schedule(self, plan: Plan) -> Pace:
         """A cosine down to the cycles' top, then cycles; the temperature is the wrapped method's."""
-        own = self.of.schedule(plan) or Pace()
+        own = self.of.schedule(plan)
         if own.lr is not None:
             raise PosterityError(f"{type(self.of).__name__} has a learning-rate schedule of its own, and so has HWA")
         times, base = self.times(plan), self.of.base_lr(plan)

@@ -56,11 +56,13 @@ class IVON(NaturalGradient):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.IVON:
         """``posterity.optim.IVON``."""
+        precision, mean = self.prior_terms(module)
         return optim.IVON(
             module.named_parameters(),
             self.base_lr(plan),
             plan.num_data,
-            **self.prior_terms(module),  # type: ignore[arg-type]
+            prior_precision=precision,
+            prior_mean=mean,
             hess_init=self.hess_init,
             beta1=self.beta1,
             beta2=self.beta2,
@@ -71,9 +73,7 @@ class IVON(NaturalGradient):
         )
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: weights without curvature, which a Hessian that follows too fast ends in."""
-        if run.step < run.plan.steps:
-            return
+        """Weights without curvature, which a Hessian that follows too fast ends in."""
         lost = cast(optim.IVON, run.optimizer).curvature_lost()
         if lost > MANY:
             yield (

@@ -58,11 +58,13 @@ class KFAC(NaturalGradient):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.KFAC:
         """``posterity.optim.KFAC``, or ``NoisyKFAC``."""
+        precision, mean = self.prior_terms(module)
         return self.algorithm(
             module,
             self.base_lr(plan),
             plan.num_data,
-            **self.prior_terms(module),  # type: ignore[arg-type]
+            prior_precision=precision,
+            prior_mean=mean,
             damping=self.damping,
             beta1=self.beta1,
             beta2=self.beta2,

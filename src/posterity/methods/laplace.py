@@ -151,7 +151,11 @@ class Laplace(Method):
         generator: torch.Generator,
         num_data: int | None = None,
     ) -> WeightPosterior:
-        """About the weights that it has; examples of ``num_data`` that no batch has are taken to be as the others."""
+        """The posterior about a network's own weights.
+
+        Where the batches hold fewer examples than ``num_data``, as of a loader that drops its last batch, fit and
+        curvature are scaled up to that number.
+        """
         check_precision(self, module)
         network = _trainable_copy(module)
         structure = STRUCTURES[self.structure](network)
@@ -164,7 +168,7 @@ class Laplace(Method):
                 fit += float(batch.weighted(likelihood.log_prob(outputs, batch.targets)).sum())
             structure.add(network, likelihood, batch, ggn.weighted(columns, batch.weights))
             seen += len(batch.targets)
-        if num_data is not None and num_data != seen:  # as of a loader that drops its last batch
+        if num_data is not None and num_data != seen:
             structure.scale(num_data / seen)
             fit *= num_data / seen
         mean = {name: p.detach() for name, p in network.named_parameters()}
@@ -175,7 +179,7 @@ class Laplace(Method):
         return Linearised(posterior, fit + log_prior, network_is_linear=structure.network_is_linear)
 
     def _columns(self, generator: torch.Generator) -> ggn.Columns:
-        """The root of the curvature in the outputs, by example."""
+        """What gives, for each example, the columns c of a square root Σ_s c_s c_sᵀ of the curvature in the outputs."""
         return {
             "ggn": ggn.gauss_newton,
             "fisher": ggn.monte_carlo_fisher(1, generator),
@@ -203,7 +207,10 @@ class Laplace(Method):
 
 
 def _trainable_copy(module: nn.Module) -> nn.Module:
-    """A copy in eval mode that needs the gradients that the module needs; all, if it needs none (a posterior's)."""
+    """A copy in eval mode whose parameters need gradients where the module's do; all, where none of its own does.
+
+    That is so of a posterior's network.
+    """
     network = plain_copy(module)
     trained = [p.requires_grad for p in module.parameters()]
     for p, needed in zip(network.parameters(), trained, strict=True):

@@ -181,14 +181,15 @@ class Kronecker:
 class Full:
     """All of H: for small networks."""
 
+    names: tuple[str, ...] = ()
     network_is_linear = False
+    sum: Tensor | float = 0.0
+    spectrum: Tensor | None = None
     kept: tuple[Precision, Tensor] | None = None
 
     def __init__(self, module: nn.Module) -> None:
         self.names = tuple(name for name, p in module.named_parameters() if p.requires_grad)
         _check_size(p for p in module.parameters() if p.requires_grad)
-        self.sum: Tensor | float = 0.0
-        self.spectrum: Tensor | None = None
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """The whole matrix."""
@@ -234,11 +235,10 @@ class Full:
 class LastLayer(Full):
     """All of H of the last Linear layer, with the layers before it fixed: for any network."""
 
+    network_is_linear = True
+
     def __init__(self, module: nn.Module) -> None:
-        self.names = ()
-        self.network_is_linear = True
-        self.sum = 0.0
-        self.spectrum = None
+        """Which layer it is shows with the first batch."""
 
     def add(self, module: nn.Module, likelihood: Likelihood, batch: Batch, columns: ggn.Columns) -> None:
         """From the features that reach the layer."""
@@ -253,7 +253,7 @@ class LastLayer(Full):
             self.network_is_linear = plain and _used_once(module, batch.inputs, own)
         if self.network_is_linear:
             found = ggn.last_layer(module, likelihood, batch, columns)
-        else:  # features know nothing of parts that stay fixed, nor of what else a weight does in a pass
+        else:  # the features tell the whole curvature only if all of the layer is free, and used once in a pass
             found = ggn.full(module, likelihood, batch, columns, self.names)
         self.sum = found.mul_(len(batch.targets)).add_(self.sum)
 
@@ -267,7 +267,7 @@ STRUCTURES: dict[str, Callable[[nn.Module], Structure]] = {
 
 
 def _used_once(module: nn.Module, inputs: Inputs, own: set[int]) -> bool:
-    """Whether the outputs have a single use of each of these parameters behind them; two examples tell."""
+    """Whether a pass uses each of these parameters exactly once; two examples are enough to see it."""
     with torch.enable_grad(), buffers_kept(module):
         uses = parameter_uses(call(module, map_inputs(inputs, lambda t: t[:2])))
     return all(uses[p] == 1 for p in own)

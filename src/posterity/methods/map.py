@@ -25,11 +25,10 @@ class MAP(Method):
     """The most probable weights."""
 
     @property
-    def vectorises(self) -> bool:  # type: ignore[override]
+    def vectorises(self) -> bool:
         """Members train as one stacked network when the prior is the optimizer's."""
         return ridge_precision(self.prior) > 0
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Empirical:
         """A posterior of one point."""
-        point = {name: p.detach() for name, p in run.module.named_parameters()}
-        return Empirical(run.module, likelihood, [point])
+        return Empirical.at(run.module, likelihood)

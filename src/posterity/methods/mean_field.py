@@ -70,7 +70,7 @@ class MeanField(Method):
     estimator: str = "auto"
     family: str | Family = "diagonal"
     init_std: float | Moped | Earlier = 0.01
-    mc_samples: int = 1  # type: ignore[misc]
+    mc_samples: int = 1
     kl_schedule: str | KLSchedule = "constant"
     temperature: float = 1.0
     free_bits: float = 0.0
@@ -158,9 +158,7 @@ class MeanField(Method):
         return {"kl": float(kl(run.module)) / run.plan.num_data, "std": float(stds.mean())}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end of the run: stds that have collapsed, and weights that are all noise because the KL won."""
-        if run.step < run.plan.steps:
-            return
+        """Stds that have collapsed, and weights that are all noise because the KL won."""
         module = cast(Variational, run.module)
         std, mean = module.std(), module.mean()
         signal = torch.cat([(mean[name] / s.clamp_min(1e-30)).abs().flatten() for name, s in std.items()])

@@ -1,8 +1,12 @@
 """Multiplicative normalizing flows (Louizos & Welling 2017, 1703.01961): weights that move together.
 
 Mean-field weights are independent; here those of a unit share a random scale z whose distribution is learned by a small
-normalizing flow (``posterity.layers.flows``), so that q(w) can be correlated, skewed and of several modes. Training
-maximises the ELBO with the bound on the KL that an auxiliary flow r(z | w) gives. Linear and convolutional layers have
+normalizing flow (``posterity.layers.flows``), so that q(w) can be correlated, skewed and of several modes:
+
+    z = flow(z₀),  z₀ ~ N(mean_z, std_z²)          w | z ~ N(z ⊙ mean, std²)
+    KL(q(w)‖p(w)) ≤ E_{q(z)} [ KL(q(w | z)‖p(w)) + log q(z) − E_{q(w | z)} log r(z | w) ]
+
+Training maximises the ELBO with this bound, where r is a second, auxiliary flow. Linear and convolutional layers have
 scales; other weights are mean-field. In training every example of a batch has scales and noise of its own, which makes
 gradients quieter; a draw of the posterior is one set of weights for all.
 

@@ -59,7 +59,7 @@ class NaturalGradient(Method):
     """
 
     lr: float | None = None
-    mc_samples: int = 1  # type: ignore[misc]
+    mc_samples: int = 1
     temperature: float = 1.0
     warmup: float = 0.0
     warmup_start: float = 0.1
@@ -89,13 +89,13 @@ class NaturalGradient(Method):
 
         return Pace(temperature=temperature)
 
-    def prior_terms(self, module: nn.Module) -> dict[str, PerWeight]:
-        """The prior's precision and mean, as numbers where they are the same for all weights."""
-        prior, names = cast(Normal, self.prior), [name for name, _ in module.named_parameters()]
-        return {
-            "prior_precision": _terms(prior.std, {name: prior.at(name).std for name in names}, _precision),
-            "prior_mean": _terms(prior.mean, {name: prior.at(name).mean for name in names}, lambda mean: mean),
-        }
+    def prior_terms(self, module: nn.Module) -> tuple[PerWeight, PerWeight]:
+        """The prior's precision and mean: a number where all weights share it, else by parameter."""
+        prior = cast(Normal, self.prior)
+        each = {name: prior.at(name, p.shape) for name, p in module.named_parameters()}
+        precision = {name: own.precision for name, own in each.items()}
+        mean = {name: own.mean for name, own in each.items()}
+        return precision if _differs(prior.std) else prior.precision, mean if _differs(prior.mean) else prior.mean
 
     def perturb(self, optimizer: Optimizer, weight: float) -> AbstractContextManager[None]:
         """A draw of the weights; OGN and K-FAC stay at the mean, and only watch the layers."""
@@ -118,13 +118,9 @@ class NaturalGradient(Method):
         return cast(SampledOptimizer, run.optimizer).moments(run.module)
 
 
-def _terms(shared: Any, each: dict[str, Any], term: Callable[[Any], float | Tensor]) -> PerWeight:
-    """A term of the prior: a number, or one by parameter where the prior's own differs."""
-    return {n: term(value) for n, value in each.items()} if isinstance(shared, Mapping | Tensor) else term(shared)  # type: ignore[return-value]
-
-
-def _precision(std: Any) -> float | Tensor:
-    return (std if isinstance(std, Tensor) else float(std)) ** -2
+def _differs(hyper: Any) -> bool:
+    """Whether a hyper-parameter is given by parameter or by weight, rather than as one number for all."""
+    return isinstance(hyper, Mapping | Tensor)
 
 
 def watch_two(

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -144,10 +144,9 @@ class Pruning(Method):
 
     def posterior(self, run: Run, likelihood: Likelihood, batches: Iterable[Batch]) -> Empirical:
         """The pruned network, one point."""
-        assert isinstance(run.collector, Pruner)
-        run.collector.prune(run, progress=1.0)  # early stopping may have gone back to before the last pruning
-        point = {name: p.detach() for name, p in run.module.named_parameters()}
-        return Empirical(run.module, likelihood, [point])
+        pruner = cast(Pruner, run.collector)
+        pruner.prune(run, progress=1.0)  # early stopping may have gone back to before the last pruning
+        return Empirical.at(run.module, likelihood)
 
     def measures(self, run: Run) -> dict[str, float]:
         """The fraction of weights at zero."""
@@ -155,10 +154,16 @@ class Pruning(Method):
         return {"sparsity": float(sum((w == 0).sum() for w in weights)) / sum(w.numel() for w in weights)}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: a layer of which nothing is left, unless its zeros were asked for."""
-        if run.step < run.plan.steps or self.zeros_stay:
+        """Weights that are still to go, and a layer of which nothing is left, unless its zeros were asked for."""
+        params, kept = trainable(run.module), self.masks(cast(Pruner, run.collector).scores(run), 1.0)
+        if any(bool(params[name][~mask].any()) for name, mask in kept.items()):
+            yield (
+                "early stopping went back to before the last pruning: what was left to prune goes now, and nothing is "
+                "trained after it; leave patience out"
+            )
+        if self.zeros_stay:
             return
-        for name, zeros in masks.sparsity(trainable(run.module)).items():
+        for name, zeros in masks.sparsity(params).items():
             if zeros == 1:
                 yield (
                     f"every weight of {name!r} is gone, so that nothing gets through it: keep more, or the same share "
@@ -186,11 +191,11 @@ class Pruner:
         if self.method.regrow:
             self.masks = {}
         self._hold(run.module)
-        chosen = self.method.masks(self._scores(run), progress)
+        chosen = self.method.masks(self.scores(run), progress)
         self.masks |= {name: mask & self.masks.get(name, mask) for name, mask in chosen.items()}
         self._hold(run.module)
 
-    def _scores(self, run: Run) -> Params:
+    def scores(self, run: Run) -> Params:
         """Higher where a weight should stay; what is gone stays gone, below every other."""
         params = trainable(run.module)
         if self.method.criterion == "random":
@@ -201,7 +206,7 @@ class Pruner:
             scores = masks.magnitude(params)
         if self.method.whole_units:
             *hidden, _ = scores
-            scores = masks.by_unit({name: scores[name] for name in hidden})
+            scores = masks.by_unit({name: scores[name] for name in hidden}, masks.unit_axes(run.module))
         gone = {name: ~mask for name, mask in self.masks.items()}
         return {n: s.masked_fill(gone[n], -torch.inf) if n in gone else s for n, s in scores.items()}
 

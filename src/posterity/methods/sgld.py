@@ -1,7 +1,13 @@
 """Sampling the posterior by the path of a noisy SGD: SGLD, its preconditioned form, and SGHMC.
 
-The update rules stand in ``posterity.optim.sgmcmc``; here is what becomes of their path. The first ``burn_in`` steps
-are thrown away, then the weights are kept after every ``thin`` steps; the posterior is equal weight on those kept.
+With g the minibatch gradient of −mean log p(y | f_w(x)) − log p(w)/N, and ξ ~ N(0, I),
+
+    SGLD    w ← w − lr g + √(2 lr T/N) ξ
+    PSGLD   w ← w − lr G g + √(2 lr G T/N) ξ,     G = 1/(ε + √V),  V a running mean of squared gradients
+    SGHMC   v ← (1 − friction) v − lr g + √(2 friction lr T/N) ξ,     w ← w + v
+
+(``posterity.optim.sgmcmc`` has the whole account). The first ``burn_in`` steps are thrown away, then the weights are
+kept after every ``thin`` steps; the posterior is equal weight on those kept.
 
     p(w | D) ≈ 1/S Σ_s δ(w − w_s)
 
@@ -85,9 +91,7 @@ class Sampler(Method):
         return cast(Chain, run.collector).posterior(run.module, likelihood, batches)
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: too few samples, or a training loss that still falls."""
-        if run.step < run.plan.steps:
-            return
+        """Too few samples, or a training loss that still falls."""
         count = cast(Chain, run.collector).count
         if count < 10:
             yield f"the chain gave {count} samples only: lower thin or burn_in, or train longer"

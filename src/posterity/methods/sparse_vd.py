@@ -1,7 +1,10 @@
 """Sparse variational dropout: a scale-free prior under which superfluous weights become pure noise, and go.
 
-Weights w ~ N(mean, std²), prior p(w) ∝ 1/|w|; the KL falls with log α = log std²/mean² to nothing at α = ∞, so a weight
-that the data do not need drifts there (Molchanov et al. 2017, 1701.05369; the KL is in ``posterity.layers.divergence``,
+Weights w ~ N(mean, std²), prior p(w) ∝ 1/|w|. With α = std²/mean² (Molchanov et al. 2017, 1701.05369),
+
+    KL(q‖p) ≈ Σ ½ log(1 + 1/α) + k₁ sigmoid(−k₂ − k₃ log α),     k = 0.63576, 1.87320, 1.48695,
+
+which falls to nothing at α = ∞, so a weight that the data do not need drifts there (``posterity.layers.divergence``;
 noise enters by the local estimator). A weight is gone when log α ≥ threshold: α > 20, more than 95% noise.
 
 A run has up to three parts, given as fractions of it:
@@ -128,8 +131,14 @@ class SparseVD(MeanField):
         return figures | {f"sparsity {name}": float(g.mean()) for name, g in gone.items()}
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: no weight is left."""
-        if run.step >= run.plan.steps and not any(bool(b.survivors().any()) for b in sparse_blocks(run.module)):
+        """Weights that had no time to go, and no weight that is left."""
+        blocks = sparse_blocks(run.module)
+        if self.finetune and any(block.phase != Phase.FROZEN for block in blocks):
+            yield (
+                "early stopping went back to before fine-tuning, and the KL, under which weights go, had not done its "
+                "work: leave patience out"
+            )
+        if not any(bool(block.survivors().any()) for block in blocks):
             yield (
                 "every weight is gone: the data do not pay for any (random labels?), or the KL came too early; "
                 "try a later or longer warm-up, or start from a trained network"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -32,6 +32,9 @@ from posterity.types import Batch, Params, Plan, PosterityError, check_positive_
 
 __all__ = ["SWA"]
 
+WANTED = 10
+"""Snapshots that a run is to give where ``every`` is left open."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SWA(Method):
@@ -39,13 +42,11 @@ class SWA(Method):
 
     Attributes:
         start: When averaging starts: a step (int) or a fraction of the run (float).
-        every: Steps between snapshots, or ``"epoch"``; None is an epoch, or less where a short run would give fewer
-            than ``wanted`` snapshots.
+        every: Steps between snapshots, or ``"epoch"``; None is an epoch, or less where a short run would give few
+            snapshots.
         lr: Learning rate after ``start``; None takes a fifth of the base rate.
         end_lr: Where the rate falls to between two snapshots; None keeps it constant.
     """
-
-    wanted: ClassVar[int] = 10
 
     start: int | float = 0.5
     every: int | str | None = None
@@ -54,6 +55,11 @@ class SWA(Method):
 
     def __post_init__(self) -> None:
         check_positive_if_given(lr=self.lr, end_lr=self.end_lr)
+
+    @property
+    def wanted(self) -> int:
+        """Snapshots that the run is to give where ``every`` is left open."""
+        return WANTED
 
     def times(self, plan: Plan) -> Times:
         """When snapshots are taken; refused where fewer than two would come."""
@@ -78,7 +84,7 @@ class SWA(Method):
             fallen = (step / times.start - 0.5) / 0.4
             return 1 + (high - 1) * min(1.0, max(0.0, fallen))
 
-        return Pace(factor, lambda step: 1.0)
+        return Pace(factor)
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """A copy, of a network in the precision of its moments."""
@@ -97,32 +103,34 @@ class SWA(Method):
         return Empirical(run.module, likelihood, [mean], buffers)
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: running buffers that no average was taken of."""
-        if run.step == run.plan.steps:
-            for name in cast(Snapshots, run.collector).moved_buffers(run.module):
-                yield (
-                    f"buffer {name!r} changes during training but is neither averaged nor refreshed: "
-                    "every draw uses its last value"
-                )
+        """Running buffers that no average was taken of."""
+        for name in cast(Snapshots, run.collector).moved_buffers(run.module):
+            yield (
+                f"buffer {name!r} changes during training but is neither averaged nor refreshed: "
+                "every draw uses its last value"
+            )
 
 
-def snapshots(module: nn.Module, times: Times, rank: int, **storage: object) -> Snapshots:
+def snapshots(module: nn.Module, times: Times, rank: int, **storage: Any) -> Snapshots:
     """A collector over a network's trainable parameters."""
     return Snapshots(path_of(trainable(module), rank, **storage), times, buffers=other_buffers(module))
 
 
-def path_of(params: Params, rank: int, **options: object) -> Trajectory:
-    """A trajectory of these parameters where they are, its moments in single precision at least."""
+def path_of(params: Params, rank: int, **options: Any) -> Trajectory:
+    """A trajectory on the parameters' own device, its moments in single precision or better."""
     first = next(iter(params.values()))
     dtype = torch.promote_types(first.dtype, torch.float32)
-    return Trajectory(Layout.of(params), rank, device=first.device, dtype=dtype, **options)  # type: ignore[arg-type]
+    return Trajectory(Layout.of(params), rank, device=first.device, dtype=dtype, **options)
 
 
 def trajectory_of(run: Run) -> Trajectory:
     """What a run's collector gathered; refused below two snapshots (a run stopped early)."""
     path = cast(Snapshots, run.collector).trajectory
     if path.count < 2:
-        raise PosterityError(f"the run ended after {path.count} snapshots, but at least two are needed")
+        raise PosterityError(
+            f"the run stopped early, after {path.count} snapshots, but at least two are needed: leave patience out, or "
+            "start earlier"
+        )
     return path
 
 

@@ -30,8 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import as_batches
-from posterity.methods.collect import Snapshots, Times, Trajectory
-from posterity.methods.swa import SWA, all_means, snapshots, trajectory_of
+from posterity.methods.base import trainable
+from posterity.methods.collect import Snapshots, Trajectory
+from posterity.methods.swa import SWA, WANTED, all_means, path_of, snapshots, trajectory_of
 from posterity.networks import duplicate, trained_network
 from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior, with_bank
 from posterity.posteriors.batchnorm import batchnorm_layers
@@ -65,9 +66,9 @@ class SWAG(SWA):
             raise PosterityError("rank must be 0 (diagonal) or at least 2: one deviation has no spread")
 
     @property
-    def wanted(self) -> int:  # type: ignore[override]
+    def wanted(self) -> int:
         """Snapshots enough to fill the deviations."""
-        return max(self.rank, FEW)
+        return max(self.rank, WANTED)
 
     def collector(self, module: nn.Module, plan: Plan) -> Snapshots:
         """Running moments and the last deviations; refused where fewer snapshots would come than are to be kept."""
@@ -85,11 +86,11 @@ class SWAG(SWA):
         return gaussian(run.module, likelihood, trajectory_of(run))
 
     def symptoms(self, run: Run) -> Iterator[str]:
-        """At the end: too few snapshots."""
+        """Too few snapshots."""
         yield from super().symptoms(run)
         count = cast(Snapshots, run.collector).trajectory.count
-        if run.step == run.plan.steps and count < FEW:
-            yield (f"the variance comes from {count} snapshots only: lower every or train longer, for {FEW} at least")
+        if count < FEW:
+            yield f"the variance comes from {count} snapshots only: lower every or train longer, for {FEW} at least"
 
 
 def gaussian(module: nn.Module, likelihood: Likelihood, path: Trajectory) -> WeightPosterior:
@@ -135,7 +136,7 @@ class SWAGCollector:
 
     def __init__(self, module: nn.Module, rank: int = 20, deviations: str = "full") -> None:
         self.module = trained_network(module)
-        self.trajectory = snapshots(self.module, Times(0, 1), rank, **storage(deviations)).trajectory
+        self.trajectory = path_of(trainable(self.module), rank, **storage(deviations))
 
     def collect(self) -> None:
         """Take a snapshot of the weights as they are now; those frozen since the start stay where they are."""

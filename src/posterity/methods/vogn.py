@@ -70,11 +70,13 @@ class VOGN(NaturalGradient):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> optim.VOGN:
         """``posterity.optim.VOGN``, or ``OGN``."""
+        precision, mean = self.prior_terms(module)
         return self.algorithm(
             module,
             self.base_lr(plan),
             plan.num_data,
-            **self.prior_terms(module),  # type: ignore[arg-type]
+            prior_precision=precision,
+            prior_mean=mean,
             damping=self.damping,
             augmentation_factor=self.augmentation_factor,
             init_precision=self.init_precision,

@@ -71,7 +71,7 @@ class KFAC(WatchingOptimizer):
         module: The network; its layers are watched inside ``sampled_weights()`` and untouched outside.
         lr: Learning rate, in units of the natural gradient.
         num_data: N, the number of training examples.
-        prior_precision: δ of the prior N(W₀, 1/δ).
+        prior_precision: δ of the prior N(W₀, 1/δ), one number for all weights.
         prior_mean: W₀, zero by default.
         damping: γ.
         temperature: τ; 1 is the Bayes posterior. Read from the param groups at each step.
@@ -90,7 +90,7 @@ class KFAC(WatchingOptimizer):
         lr: float,
         num_data: float,
         *,
-        prior_precision: float = 1.0,
+        prior_precision: PerWeight = 1.0,
         prior_mean: PerWeight | None = None,
         damping: float = 1e-2,
         temperature: float = 1.0,
@@ -162,7 +162,7 @@ class KFAC(WatchingOptimizer):
 
     def _diagonal_precision(self, group: Group, flat: FlatGroup) -> Params:
         """s + δ̃ + γ of this group's parameters, by name."""
-        return flat.layout.unflatten(self._damped_precision(group, flat))
+        return flat.layout.unflatten(self._precision(group, flat))
 
     def _add_matrix(self, block: KroneckerBlock, matrix: Tensor, scale: float) -> None:
         """Add a matrix [O, I] to a weight and its bias."""

@@ -42,7 +42,7 @@ def check_training_mode(module: nn.Module) -> None:
 
 
 class WatchingOptimizer(SampledOptimizer):
-    """Base of the optimizers that watch a module; the subclass begins to, by setting its capture.
+    """Base of the optimizers that watch a module; the subclass sets ``_capture``, which does the watching.
 
     Args:
         module: The network; its layers are watched inside ``sampled_weights()`` and untouched outside.
@@ -100,10 +100,13 @@ class WatchingOptimizer(SampledOptimizer):
         add = torch._foreach_copy_ if self._entries == 0 else torch._foreach_add_
         add(flat.views("gradient"), gradients)
 
-    def _damped_precision(self, group: Group, flat: FlatGroup) -> Tensor:
-        """s + δ̃ + γ, in the units of a mean loss."""
-        return flat["curvature"] + (scaled_precision(group, flat) + group["damping"])
+    def _precision(self, group: Group, flat: FlatGroup) -> Tensor:
+        """s + δ̃ + γ, in the units of a mean loss; it lies in the scratch vector, and the next call overwrites it."""
+        delta, damping = scaled_precision(group, flat), group["damping"]
+        if isinstance(delta, float):
+            return torch.add(flat["curvature"], delta + damping, out=flat["scratch"])
+        return torch.add(flat["curvature"], delta, out=flat["scratch"]).add_(damping)
 
     def _std(self, group: Group, flat: FlatGroup) -> Tensor | None:
         """√(τ / (N (s + δ̃ + γ)))."""
-        return self._damped_precision(group, flat).rsqrt_().mul_(noise_scale(group)) if group["noisy"] else None
+        return self._precision(group, flat).rsqrt().mul_(noise_scale(group)) if group["noisy"] else None

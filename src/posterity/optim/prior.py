@@ -20,7 +20,7 @@ def noise_scale(group: Group) -> float:
 
 def scaled_precision(group: Group, flat: FlatGroup) -> float | Tensor:
     """δ̃ = τ δ / N of a group: a number, or a vector where it differs by weight."""
-    scale: float = group["temperature"] / group["num_data"]
+    scale = float(group["temperature"] / group["num_data"])  # numpy's float32 is no float
     if group["prior_precision"] is not None:
         return group["prior_precision"] * scale
     if flat.prior_scale != scale:

@@ -88,7 +88,7 @@ class SampledOptimizer(FlatOptimizer):
         self._collect(weight)
 
     def _check_trained(self) -> None:
-        """Refuse parameters frozen since, which momentum and prior would move, and thawed ones, which would stay."""
+        """Refuse parameters frozen later, which momentum and prior would go on moving, and thawed ones, which stay."""
         if not all(p.requires_grad for p in self._trained()):
             raise PosterityError("a parameter was frozen after the optimizer was made: make a new one for the others")
         thawed = [p for p in self._left_out if p.requires_grad]  # rarely any, and a group may have been added

@@ -120,6 +120,11 @@ class CyclicalCosine(Schedule):
         return 0.5 * (1 + math.cos(math.pi * self.position(step, plan)))
 
 
+def whole(step: int) -> float:
+    """The temperature of the Bayes posterior, 1, at every step."""
+    return 1.0
+
+
 ByStep = tuple[Callable[[int], float], Callable[[int], float]]
 """The learning-rate factor and the temperature of each step."""
 
@@ -130,15 +135,15 @@ class Pace:
 
     Attributes:
         lr: The factor of the learning rate; None leaves it to ``Training(schedule=...)``.
-        temperature: The temperature; None is 1 throughout.
+        temperature: The temperature.
     """
 
     lr: Callable[[int], float] | None = None
-    temperature: Callable[[int], float] | None = None
+    temperature: Callable[[int], float] = whole
 
     def by_step(self, chosen: Schedule, plan: Plan) -> ByStep:
         """Learning-rate factor and temperature; the factor is that of ``chosen`` where the method leaves it open."""
-        return self.lr or (lambda step: chosen.factor(step, plan)), self.temperature or (lambda step: 1.0)
+        return self.lr or (lambda step: chosen.factor(step, plan)), self.temperature
 
 
 _BY_NAME: dict[str, Schedule] = {

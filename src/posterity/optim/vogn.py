@@ -21,7 +21,7 @@ prior unless asked for: their noise would be shared by a whole channel.
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from posterity.curvature.squared import SquareCapture
 from posterity.optim.flat_group import FlatGroup, PerWeight
@@ -104,13 +104,6 @@ class VOGN(WatchingOptimizer):
         super()._prepare(group, flat)
         flat["curvature"].fill_(group["init_precision"] or 0.0)
 
-    def _precision(self, group: Group, flat: FlatGroup, delta: float | Tensor) -> Tensor:
-        """s + δ̃ + γ, in the scratch vector."""
-        if isinstance(delta, float):
-            return torch.add(flat["curvature"], delta + group["damping"], out=flat["scratch"])
-        total = torch.add(flat["curvature"], delta, out=flat["scratch"])
-        return total.add_(group["damping"]) if group["damping"] else total
-
     def _perturb(self, group: Group, flat: FlatGroup) -> None:
         if self._entries == 0:
             flat["square"].zero_()
@@ -118,7 +111,7 @@ class VOGN(WatchingOptimizer):
         if not group["noisy"] or unknown:
             return
         normal_(flat["noise"], generator=self._generator)
-        self._precision(group, flat, scaled_precision(group, flat)).sqrt_()
+        self._precision(group, flat).sqrt_()
         torch._foreach_addcdiv_(flat.params, flat.views("noise"), flat.views("scratch"), value=noise_scale(group))
 
     def _update(self, group: Group, flat: FlatGroup) -> None:
@@ -131,7 +124,7 @@ class VOGN(WatchingOptimizer):
             beta1 *= group["lr"] / group["last_lr"]
         group["last_lr"] = group["lr"]
         torch.add(gradient, flat["momentum"], alpha=beta1, out=flat["momentum"])
-        self._precision(group, flat, delta)
+        self._precision(group, flat)
         torch._foreach_addcdiv_(flat.params, flat.views("momentum"), flat.views("scratch"), value=-group["lr"])
 
 

@@ -25,7 +25,7 @@ from posterity.probability.priors import Carried, Normal
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError, Predictor
 
-__all__ = ["Posterior", "WeightPosterior"]
+__all__ = ["Posterior", "WeightPosterior", "own_means"]
 
 
 class Posterior:
@@ -94,7 +94,7 @@ class Posterior:
         raise PosterityError(f"{type(self).__name__} is no distribution over weights, so it cannot become a prior")
 
     def stacked(self, n: int, generator: torch.Generator | None = None) -> Weights | None:
-        """The same n sets at once, with a draw dimension in front."""
+        """``samples`` as one set of tensors, with a draw dimension in front."""
         samples = self.samples(n, generator)
         return None if samples is None else stack(list(samples))
 
@@ -251,6 +251,15 @@ class WeightPosterior(Posterior):
         from posterity.posteriors.batchnorm import with_bank  # it needs this class
 
         return with_bank(self, as_batches(loader), draws)
+
+
+def own_means(module: nn.Module, means: Params) -> Params:
+    """The means of a network's parameters, in the network's order; refused where one is missing."""
+    names = [name for name, _ in module.named_parameters()]
+    missing = [name for name in names if name not in means]
+    if missing:
+        raise PosterityError(f"the posterior has no mean for parameter {missing[0]!r}")
+    return {name: means[name].detach() for name in names}
 
 
 def _moved(value: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:

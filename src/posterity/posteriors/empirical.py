@@ -57,6 +57,11 @@ class Empirical(WeightPosterior):
         self.buffers = [dict(b) for b in buffers] if buffers is not None else [{} for _ in self.points]
         self.module.load_state_dict({**self.points[-1], **self.buffers[-1]}, strict=False)
 
+    @classmethod
+    def at(cls, module: nn.Module, likelihood: Likelihood) -> Self:
+        """One point: the weights that the network has."""
+        return cls(module, likelihood, [dict(module.named_parameters())])
+
     @property
     def distinct(self) -> int:
         """How many points there are."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from posterity.flat import Layout
-from posterity.posteriors.base import WeightPosterior
+from posterity.posteriors.base import WeightPosterior, own_means
 from posterity.probability.correlated import Correlated
 from posterity.probability.gaussians import DiagonalNormal, FullNormal, LowRankNormal
 from posterity.probability.likelihoods import Likelihood
@@ -34,15 +34,12 @@ class GaussianPosterior(WeightPosterior):
         self, module: nn.Module, likelihood: Likelihood, q: Family, bayesian: Layout, means: Params, **options: Any
     ) -> None:
         super().__init__(module, likelihood, **options)
-        names = [name for name, _ in self.module.named_parameters()]
-        missing = [name for name in names if name not in means]
-        if missing:
-            raise PosterityError(f"the posterior has no mean for parameter {missing[0]!r}")
+        own = own_means(self.module, means)
         if q.mean.numel() != bayesian.total:
             raise PosterityError(f"{q.mean.numel()} means do not fit {bayesian.total} weights")
         self.q, self.bayesian = q, bayesian
-        self.fixed = {name: means[name].detach().clone() for name in names if name not in bayesian.names}
-        self.module.load_state_dict({name: means[name] for name in names}, strict=False)
+        self.fixed = {name: mean.clone() for name, mean in own.items() if name not in bayesian.names}
+        self.module.load_state_dict(own, strict=False)
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights."""

@@ -20,10 +20,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from posterity.posteriors.base import WeightPosterior
+from posterity.posteriors.base import WeightPosterior, own_means
 from posterity.probability.gaussians import DiagonalNormal, standard_normal
 from posterity.probability.likelihoods import Likelihood
-from posterity.types import Params, PosterityError
+from posterity.types import Params
 
 __all__ = ["KroneckerGaussian", "MatrixBlock"]
 
@@ -109,10 +109,7 @@ class KroneckerGaussian(WeightPosterior):
         **options: Any,
     ) -> None:
         super().__init__(module, likelihood, **options)
-        missing = [name for name, _ in self.module.named_parameters() if name not in mean]
-        if missing:
-            raise PosterityError(f"the posterior has no mean for parameter {missing[0]!r}")
-        self.means = {name: mean[name].detach().clone() for name, _ in self.module.named_parameters()}
+        self.means = {name: value.clone() for name, value in own_means(self.module, mean).items()}
         self.blocks = [block.contiguous() for block in blocks]
         self.stds = dict(std or {})
         self.module.load_state_dict(self.means, strict=False)

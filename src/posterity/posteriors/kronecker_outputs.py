@@ -59,7 +59,7 @@ class KroneckerOutputs:
         self.held = {**{name: mean for name, mean in means.items() if name not in self.free}, **nowhere}
 
     def __call__(self, inputs: Inputs) -> tuple[Tensor, Tensor] | None:
-        """Mean [batch, outputs] and covariance [batch, outputs, outputs]; None where the layers do not tell all."""
+        """Mean [batch, outputs] and covariance [batch, outputs, outputs]; None where more than these layers matters."""
         if not self.blocks or any(type(layer).forward not in _KINDS for layer in self.layers):
             return None
         first, uses = self._network((), self.free, tree_map(lambda t: t[0], arguments(inputs)))

@@ -38,7 +38,7 @@ def hyper_at(value: Hyper, name: str) -> float | Tensor:
 def hyper_flat(value: Hyper, layout: Layout) -> float | Tensor:
     """The hyper-parameter of every weight of a flat vector; a number stays a number.
 
-    A tensor of several numbers is beside each parameter what it is beside one: its shape must fit all of them.
+    A tensor of several numbers is broadcast against every parameter in turn, so its shape must fit all of them.
     """
     if not isinstance(value, Mapping) and not (isinstance(value, Tensor) and value.ndim):
         return value

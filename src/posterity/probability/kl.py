@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -26,12 +27,8 @@ __all__ = ["kl_divergence", "monte_carlo_kl", "register_kl"]
 ClosedForm = Callable[[Any, Any], Tensor]
 _CLOSED_FORMS: dict[tuple[type, type], ClosedForm] = {}
 _MONTE_CARLO = (
-    (DiagonalNormal, ScaleMixture),
-    (DiagonalNormal, StudentT),
-    (FullNormal, ScaleMixture),
-    (LowRankNormal, ScaleMixture),
-    (FullNormal, Laplace),
-    (LowRankNormal, Laplace),
+    *product((DiagonalNormal, FullNormal, LowRankNormal), (ScaleMixture, StudentT)),
+    *product((FullNormal, LowRankNormal), (Laplace,)),
 )
 
 LOG_UNIFORM_FIT = 0.63576, 1.87320, 1.48695

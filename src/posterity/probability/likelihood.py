@@ -62,7 +62,7 @@ class Likelihood:
         raise PosterityError(f"{type(self).__name__} has no variance: use probs")
 
     def moments(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """E[y], E[Var[y | f]] and Var[E[y | f]] of a Gaussian f, where points in its place would miss the tail."""
+        """E[y], E[Var[y | f]] and Var[E[y | f]] under a Gaussian f; None where points stand for f well enough."""
         return None
 
     def cdf(self, outputs: Tensor, values: Tensor) -> Tensor:
@@ -70,7 +70,10 @@ class Likelihood:
         raise PosterityError(f"{type(self).__name__} has no cdf(outputs, values), which quantiles and intervals need")
 
     def trainable(self) -> nn.Module | None:
-        """A module with the likelihood's own parameters and ``log_prob``, where it learns any."""
+        """Where the likelihood learns parameters of its own, a module that holds them while a fit goes on.
+
+        It has ``log_prob`` and ``loss`` as a likelihood has; ``frozen()`` gives the likelihood with what was learned.
+        """
         return None
 
 
@@ -86,7 +89,7 @@ def per_example(values: Tensor) -> Tensor:
 
 
 def aligned(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Outputs [B, 1] beside targets [B] mean the same thing; anything else was checked at the border."""
+    """The outputs in the shape of the targets: [B, 1] beside [B] means the same; ``check`` has refused all else."""
     return outputs.view(targets.shape) if outputs.ndim != targets.ndim else outputs
 
 

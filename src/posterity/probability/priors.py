@@ -46,7 +46,7 @@ class Prior:
         return _changed(self, **{f.name: hyper_flat(getattr(self, f.name), layout) for f in fields(self)})
 
     def fitted(self, moments: Callable[[], tuple[Tensor, Tensor]], layout: Layout) -> Prior:
-        """The prior as it stands against a q with these (mean, std) over a flat vector: itself, unless it learns."""
+        """The prior that a q with these flat (mean, std) is compared with: itself, unless it learns from q."""
         return self
 
     def log_density(self, weights: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class Normal(Prior):
     @cached_property
     def precision(self) -> Hyper:
         """1/std²; of a prior that was fitted to a tensor."""
-        return self.std**-2
+        return self.std**-2.0  # of numpy's whole numbers there is no power -2
 
     @cached_property
     def log_scale(self) -> Hyper:
@@ -162,7 +162,8 @@ class Laplace(Prior):
 
     def log_density(self, weights: Tensor) -> Tensor:
         """−|w|/scale − log(2 scale)."""
-        return -weights.abs() / self.scale - log(self.scale) - math.log(2.0)
+        scale = beside(self.scale, weights)
+        return -weights.abs() / scale - log(scale) - math.log(2.0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -182,11 +183,11 @@ class ScaleMixture(Prior):
         """log of the two-component density: that of the wide one, and softplus of the log odds of the narrow one."""
         wide, narrow = beside(self.wide, weights), beside(self.narrow, weights)
         square = weights.square()  # few passes over the weights: on a CPU each costs as much as an exponential
-        odds = square * (0.5 * (wide**-2 - narrow**-2)) + (
+        odds = square * (0.5 * (wide**-2.0 - narrow**-2.0)) + (
             math.log1p(-self.weight) - math.log(self.weight) + log(wide) - log(narrow)
         )
         at_zero = math.log(self.weight) - log(wide) - 0.5 * math.log(2 * math.pi)
-        return F.softplus(odds) - square * (0.5 * wide**-2) + at_zero
+        return F.softplus(odds) - square * (0.5 * wide**-2.0) + at_zero
 
 
 @dataclass(frozen=True, repr=False)
@@ -201,9 +202,9 @@ class StudentT(Prior):
 
     def log_density(self, weights: Tensor) -> Tensor:
         """Log density of Student's t."""
-        nu = self.degrees
+        nu, scale = self.degrees, beside(self.scale, weights)
         constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(nu * math.pi)
-        return constant - log(self.scale) - (nu + 1) / 2 * torch.log1p((weights / self.scale).square() / nu)
+        return constant - log(scale) - (nu + 1) / 2 * torch.log1p((weights / scale).square() / nu)
 
 
 @dataclass(frozen=True, repr=False)

@@ -70,8 +70,9 @@ def session(device: torch.device) -> Iterator[Ranks]:
         return
     opened = not dist.is_initialized()
     if opened:
-        # This module's functions take the default group, as it is at import, for a default argument. Imported later, as
-        # torch's compiler does, they keep its threads alive after destroy_process_group, which can abort the exit.
+        # Its functions have the default group for a default argument, bound at import. Imported now, they bind none; if
+        # torch's compiler imported it later, they would keep the group's threads alive after destroy_process_group,
+        # which can abort the exit.
         import_module("torch.distributed.nn")
         # Each group meets under a name of its own: under an old one it would find the addresses of the last, or of
         # the processes in whose place torchrun has started these.

@@ -12,38 +12,31 @@ from typing import Any
 import torch
 from torch import nn
 
-from posterity.calling import InputSpec
 from posterity.data.dataset import DataSet
 from posterity.data.pieces import to_train_on
 from posterity.devices import device_order
 from posterity.methods.base import Method
-from posterity.networks import copied, is_spread
-from posterity.padding import padding_rows
-from posterity.posteriors import Posterior, WeightPosterior, with_bank
-from posterity.posteriors.padding import hold_padding
+from posterity.posteriors import Posterior
 from posterity.probability import likelihoods
 from posterity.probability.likelihoods import Likelihood
-from posterity.random import RandomStreams, global_seed
-from posterity.run import Run
+from posterity.random import global_seed
 from posterity.training.checks import (
     check_arguments,
-    check_data,
     check_held,
     check_ranks,
     check_single,
-    check_statistics,
     refuse_one_class,
 )
-from posterity.training.config import Callback, Training
+from posterity.training.config import Training
 from posterity.training.distributed import Ranks, local_device, session
-from posterity.training.doctor import check_diversity
 from posterity.training.examples import split_off
-from posterity.training.loop import Job, train
-from posterity.training.progress import Progress, TensorBoard
-from posterity.training.stream import Resident, Stream, open_stream
-from posterity.types import Batch, Plan, PosterityError
+from posterity.training.loop import Job
+from posterity.training.restarts import fit_members
+from posterity.training.single import fit_one, probed
+from posterity.training.stream import Stream, open_stream
+from posterity.types import Plan, PosterityError
 
-__all__ = ["fit", "fit_next", "fit_one"]
+__all__ = ["fit", "fit_next"]
 
 _log = logging.getLogger("posterity")
 
@@ -81,8 +74,6 @@ def fit(
         refuse_one_class(job, data.classes if isinstance(data, DataSet) else None)
         if members == 1:
             return fit_one(probe, job)
-        from posterity.training.restarts import fit_members  # it needs fit_one
-
         return fit_members(module, probe, job, members)
 
 
@@ -132,55 +123,6 @@ def _made(module: nn.Module | Callable[[], nn.Module]) -> nn.Module:
     return network
 
 
-def fit_one(module: nn.Module, job: Job) -> Posterior:
-    """One network, one run, one posterior."""
-    run = start(module, job)
-    with shown(job, type(job.method).__name__) as callbacks:
-        train(run, job, callbacks)
-    return finish(run, job)
-
-
-@contextmanager
-def shown(job: Job, title: str) -> Iterator[tuple[Callback, ...]]:
-    """Callbacks of a run: progress and TensorBoard, on the one rank that writes, and the user's own."""
-    if not job.ranks.writes:
-        yield job.training.callbacks
-        return
-    board = (TensorBoard(str(job.training.tensorboard)),) if job.training.tensorboard else ()
-    with Progress(job.training, job.plan.steps / job.plan.steps_per_epoch, title) as progress:
-        yield (progress, *board, *job.training.callbacks)
-
-
-def start(module: nn.Module, job: Job) -> Run:
-    """A run at its first step."""
-    network = job.method.prepare(module).to(job.device)
-    job.ranks.broadcast_([*network.parameters(), *network.buffers()])
-    streams = RandomStreams.from_seed(job.seed, job.ranks.rank // job.training.ranks_per_draw, job.device)
-    optimizer = job.method.optimizer(network, job.plan, streams)
-    collector, padding = job.method.collector(network, job.plan), padding_rows(network)
-    run = Run(network, optimizer, collector, job.plan, streams, padding=padding)
-    noise = job.likelihood.trainable()
-    if noise is not None:
-        run.noise = noise.to(job.device)
-        run.noise_optimizer = torch.optim.Adam(run.noise.parameters(), lr=0.02)
-    return run
-
-
-def finish(run: Run, job: Job) -> Posterior:
-    """Read the posterior off a finished run, with buffers that fit its draws."""
-    likelihood = run.noise.frozen() if run.noise is not None else job.likelihood  # type: ignore[operator]
-    posterior = job.method.posterior(run, likelihood, job.stream.once())
-    hold_padding(posterior, run.padding)
-    first = next(iter(job.stream.once()))
-    posterior.inputs, posterior.seed = InputSpec.of(first.inputs), job.seed
-    posterior.ways = {}  # a method that has predicted with it did so with another seed's draws
-    posterior.history = run.history
-    if isinstance(posterior, WeightPosterior):
-        posterior = with_bank(posterior, job.stream.once())
-    check_diversity(posterior, first.inputs)
-    return posterior
-
-
 def _job(
     module: nn.Module,
     method: Method,
@@ -193,14 +135,7 @@ def _job(
     device: torch.device,
 ) -> tuple[Job, nn.Module]:
     """Everything that can be known, and refused, before the first step; and the network on its device."""
-    held = None
-    if isinstance(training.validation, Real):
-        data, held = split_off(data, float(training.validation), seed)
-    elif training.validation is not None:
-        held = training.validation
-    stream = open_stream(data, training, seed, ranks, device)
-    plain = replace(training, num_data=None, balance=False)
-    held_stream = None if held is None else open_stream(held, plain, seed, Ranks(), device)
+    stream, held = _streams(data, training, seed, ranks, device)
     first = next(iter(stream.once()))
     if method.squares and first.weights is not None:
         raise PosterityError(
@@ -212,30 +147,27 @@ def _job(
         _log.info("likelihood: %s, from the type of the targets (%s)", likelihood, first.targets.dtype)
     probe = probed(module, first, likelihood, stream, device)
     method.check(probe, likelihood, first)
-    if held_stream is not None:
-        check_held(probe, likelihood, held_stream)
+    if held is not None:
+        check_held(probe, likelihood, held)
     if stream.smallest // ranks.world == 1:
         check_single(probe, first.inputs)
     steps = int(training.steps or (epochs or 10) * stream.steps_per_epoch)
     plan = Plan(stream.num_data, steps, stream.steps_per_epoch, stream.batch_size, training.algorithm, training.lr)
     order = device_order(probe, first.inputs)
-    job = Job(method, likelihood, stream, training, plan, ranks, device, seed, order=order, held=held_stream)
+    job = Job(method, likelihood, stream, training, plan, ranks, device, seed, order=order, held=held)
     check_ranks(job, probe)
     return job, probe
 
 
-@torch.no_grad()
-def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stream, device: torch.device) -> nn.Module:
-    """A copy of the network on its device (lazy layers filled in), seen to accept the data."""
-    if isinstance(module, torch.jit.ScriptModule):
-        raise PosterityError("the network is a compiled script, whose weights cannot be exchanged: give the original")
-    if is_spread(module):
-        kind = type(module).__name__
-        raise PosterityError(f"{kind} wraps a network over devices, which fit does by itself: give its .module")
-    network = copied(module).to(device)
-    if not any(p.requires_grad for p in network.parameters()):
-        raise PosterityError("the network has no parameter to train")
-    check_statistics(network)
-    targets = stream.targets if isinstance(stream, Resident) else batch.targets
-    check_data(network, batch, likelihood, targets)
-    return network
+def _streams(
+    data: Any, training: Training, seed: int, ranks: Ranks, device: torch.device
+) -> tuple[Stream, Stream | None]:
+    """The data to train on, and those to validate by: held out of them, or given beside them."""
+    validation = training.validation
+    if isinstance(validation, Real):
+        data, validation = split_off(data, float(validation), seed)
+    stream = open_stream(data, training, seed, ranks, device)
+    if validation is None:
+        return stream, None
+    plain = replace(training, num_data=None, balance=False)
+    return stream, open_stream(validation, plain, seed, Ranks(), device)

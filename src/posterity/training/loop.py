@@ -24,7 +24,7 @@ from posterity.calling import call, check_finite, map_batch, map_inputs, num_exa
 from posterity.devices import number
 from posterity.methods.base import Method
 from posterity.networks import train_mode
-from posterity.optim.schedules import ByStep, Pace, schedule
+from posterity.optim.schedules import ByStep, schedule
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
 from posterity.training.checkpoint import Checkpoint, set_global_generators
@@ -94,6 +94,7 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
                 break
     watch.restore_best(run)
     check_weights(run, checkpoint.path)
+    check_method(job.method, run)
 
 
 def _gradients(run: Run, job: Job, forward: Callable[..., Tensor], batch: Batch, size: float) -> Found:
@@ -144,9 +145,8 @@ def _update(run: Run, job: Job) -> None:
     with _of_the_same_weights(run, job.ranks) as shares:
         statistics = job.method.statistics(run)
         if run.noise is not None:
-            noise = [p.grad / run.entries for p in run.noise.parameters() if p.grad is not None]
-            for p, g in zip(run.noise.parameters(), noise, strict=True):
-                p.grad = g
+            noise = [p.grad for p in run.noise.parameters() if p.grad is not None]
+            torch._foreach_div_(noise, run.entries)
             statistics = [*statistics, *noise]
         job.ranks.average_([*statistics, *shares])
     if job.training.clip is not None:
@@ -162,12 +162,12 @@ def _update(run: Run, job: Job) -> None:
 
 @contextmanager
 def _of_the_same_weights(run: Run, ranks: Ranks) -> Iterator[list[Tensor]]:
-    """Inside, weights that no example of this rank went through have a gradient, of zeros: others may have met them.
+    """Let all ranks average the gradients of the same weights, though a batch may reach a weight on some of them only.
 
-    Gives what is to be averaged besides, the share of ranks that each weight has met; one that none has, is left alone.
+    Inside, a weight without a gradient on this rank has one of zeros. Gives what is to be averaged beside gradients:
+    for each weight the share of ranks that had one. Where that is 0, the weight has none again afterwards.
     """
-    groups = run.optimizer.param_groups if ranks.world > 1 else []
-    weights = [p for group in groups for p in group["params"] if p.requires_grad]
+    weights = [p for p in run.trained if p.requires_grad] if ranks.world > 1 else []
     idle = [i for i, p in enumerate(weights) if p.grad is None]
     if len(idle) == len(weights):  # one process; or all, where the optimizer gathers gradients itself
         yield []
@@ -186,14 +186,13 @@ def _end_epoch(run: Run, job: Job, watch: Watch, callbacks: tuple[Callback, ...]
     job.ranks.average_([b for b in run.module.buffers() if b.is_floating_point()])
     figures = watch.figures(run, job.ranks) | job.method.measures(run)
     run.history.append({"epoch": run.step / run.plan.steps_per_epoch, **figures})
-    check_method(job.method, run)
     for callback in callbacks if job.ranks.writes else ():
         callback.on_epoch(run, figures)
 
 
 def _pace(job: Job) -> ByStep:
     """Learning-rate factor and temperature by step: the method's own, or what was asked for; both is an error."""
-    own, asked = job.method.schedule(job.plan) or Pace(), job.training.schedule
+    own, asked = job.method.schedule(job.plan), job.training.schedule
     if own.lr is not None and asked is not None:
         raise PosterityError(f"{type(job.method).__name__} has a schedule of its own: leave Training(schedule=...) out")
     return own.by_step(schedule(asked or "cosine"), job.plan)

@@ -32,8 +32,7 @@ class RecordedGradients:
 
     def __init__(self, run: Run, gradients: Callable[[Batch, float], Found]) -> None:
         self.run, self.gradients = run, gradients
-        noise = [] if run.noise is None else list(run.noise.parameters())
-        self.parameters = [p for group in run.optimizer.param_groups for p in group["params"]] + noise
+        self.parameters = [*run.trained, *(run.noise.parameters() if run.noise is not None else ())]
         self.pace: tuple[object, ...] = ()
         self.sizes: dict[tuple[float, int], Recorded] = {}
 
@@ -45,7 +44,8 @@ class RecordedGradients:
         streams = self.run.streams
         kind = size, len(batch.targets)
         if kind not in self.sizes:
-            # A function without self: a recording that knew its owner would live, memory and all, until the collector.
+            # Not a method of this object: it and the recording would hold each other, and their GPU memory would be
+            # free only when Python's garbage collector comes by.
             work = partial(_work, self.run, self.parameters, self.gradients, size)
             self.sizes[kind] = Recorded(work, (streams.shared, streams.local))
         recorded = self.sizes[kind]

@@ -22,8 +22,8 @@ from posterity.probability.likelihoods import Likelihood, pooled
 from posterity.random import RandomStreams, global_seed
 from posterity.run import NoCollector, Run
 from posterity.training.distributed import Ranks
-from posterity.training.fit import finish, fit_one, probed, shown
 from posterity.training.loop import Job, train
+from posterity.training.single import finish, fit_one, probed, shown
 from posterity.training.stream import Resident
 from posterity.types import Batch, Inputs, Params, PosterityError
 

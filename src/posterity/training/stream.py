@@ -128,6 +128,12 @@ class FromLoader:
     """A user's DataLoader; every rank takes its rows of each batch, unless the loader's sampler shards already.
 
     A sampler draws from torch's global generator as an epoch begins, seeded alike on all ranks.
+
+    Attributes:
+        whole: The loader, or where it gives every rank its share, another one that gives all of the data.
+        part: This rank's rows of a batch.
+        copies: How many batches like the loader's make a whole one: the number of ranks where its sampler shards.
+        typical: The average size of a batch, where batches are the same in every epoch.
     """
 
     checked = False
