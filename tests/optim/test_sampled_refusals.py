@@ -52,6 +52,12 @@ def test_a_gradient_scaler_is_refused(make):
 
 
 @pytest.mark.parametrize("name", ["vogn", "ogn", "kfac", "noisy kfac"])
+def test_parameters_without_their_module_are_refused(name):
+    with pytest.raises(PosterityError, match="watches the layers of a network: give the module, got generator"):
+        OPTIMIZERS[name](network().parameters())
+
+
+@pytest.mark.parametrize("name", ["vogn", "ogn", "kfac", "noisy kfac"])
 def test_eval_mode_is_refused_where_it_matters(name):
     net = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)).double()
     optimizer = OPTIMIZERS[name](net)
