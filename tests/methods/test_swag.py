@@ -275,9 +275,11 @@ def test_what_cannot_work_is_refused_before_training(method, epochs, sentence):
 
 
 def test_bad_hyper_parameters_are_refused():
-    for wrong in ({"rank": 1}, {"rank": 2, "lr": 0.0}, {"deviations": "disk"}):
+    for wrong in ({"rank": 1}, {"rank": -1}, {"rank": 2.5}, {"rank": 2, "lr": 0.0}, {"deviations": "disk"}):
         with pytest.raises(PosterityError):
             pst.SWAG(**wrong)
+    with pytest.raises(PosterityError, match="at least 2 deviations, got 1"):
+        pst.SWAGCollector(network(), rank=1)
     with pytest.raises(PosterityError, match="snapshots were collected"):
         pst.SWAGCollector(network()).posterior(pst.likelihoods.Categorical())
     normed = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
