@@ -48,6 +48,7 @@ __all__ = [
     "sparsity",
     "top_fraction",
     "weights",
+    "whole_units",
 ]
 
 Masks = dict[str, Tensor]
@@ -100,6 +101,13 @@ def by_unit(scores: Mapping[str, Tensor]) -> Params:
     return {
         name: value.mean(dim=tuple(range(1, value.dim())), keepdim=True).expand_as(value)
         for name, value in scores.items()
+    }
+
+
+def whole_units(masks: Mapping[str, Tensor]) -> Masks:
+    """Keep all weights of an output unit of which any is kept: a fraction of the weights may end inside a unit."""
+    return {
+        name: mask.any(dim=tuple(range(1, mask.dim())), keepdim=True).expand_as(mask) for name, mask in masks.items()
     }
 
 
