@@ -280,6 +280,10 @@ def test_bad_hyper_parameters_are_refused():
             pst.SWAG(**wrong)
     with pytest.raises(PosterityError, match="at least 2 deviations, got 1"):
         pst.SWAGCollector(network(), rank=1)
+    collector, _ = collected(2, 3)
+    for wrong in (pst.likelihoods.Categorical, [], None):  # the class, exchanged arguments, nothing
+        with pytest.raises(PosterityError, match=r"the likelihood must be one such as .* got"):
+            collector.posterior(wrong, pst.likelihoods.Categorical())
     with pytest.raises(PosterityError, match="snapshots were collected"):
         pst.SWAGCollector(network()).posterior(pst.likelihoods.Categorical())
     normed = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))

@@ -36,6 +36,8 @@ def test_bad_use_is_refused_in_one_sentence(make):
         pass
     with pytest.raises(PosterityError, match="no gradient arrived"):
         optimizer.step(lambda: None)
+    with pytest.raises(PosterityError, match="the likelihood must be one such as"):
+        optimizer.posterior(net, F.cross_entropy)
 
 
 @every

@@ -12,7 +12,7 @@ from posterity.calling import InputSpec, batch_shape, call, check_finite, map_in
 from posterity.curvature.squared import check_is_mean
 from posterity.methods.base import Method
 from posterity.networks import copied, is_batchnorm, train_mode
-from posterity.probability.likelihood import Likelihood, before_training
+from posterity.probability.likelihood import Likelihood, before_training, check_likelihood
 from posterity.probability.priors import Prior
 from posterity.random import global_seed
 from posterity.training.config import Training
@@ -140,8 +140,8 @@ def check_arguments(
         raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
     if not isinstance(method.prior, Prior):
         raise PosterityError(f"the prior must be one such as priors.Normal(1.0), got {method.prior!r}")
-    if likelihood is not None and not isinstance(likelihood, Likelihood):
-        raise PosterityError(f"the likelihood must be one such as likelihoods.Categorical(), got {likelihood!r}")
+    if likelihood is not None:
+        check_likelihood(likelihood)
     if not isinstance(training, Training):
         raise PosterityError(f"training must be a posterity.Training, got {training!r}")
     check_whole(epochs=epochs, members=members)
