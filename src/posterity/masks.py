@@ -49,6 +49,7 @@ __all__ = [
     "top_fraction",
     "unit_axes",
     "weights",
+    "whole_units",
 ]
 
 Masks = dict[str, Tensor]
@@ -115,6 +116,13 @@ def unit_axes(module: nn.Module) -> dict[str, int]:
     """
     kinds = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)
     return {f"{name}.weight": 1 for name, layer in module.named_modules() if isinstance(layer, kinds)}
+
+
+def whole_units(masks: Mapping[str, Tensor]) -> Masks:
+    """Keep all weights of an output unit of which any is kept: a fraction of the weights may end inside a unit."""
+    return {
+        name: mask.any(dim=tuple(range(1, mask.dim())), keepdim=True).expand_as(mask) for name, mask in masks.items()
+    }
 
 
 def above(scores: Mapping[str, Tensor], threshold: float) -> Masks:

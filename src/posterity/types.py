@@ -91,7 +91,7 @@ def hint(name: object, known: Iterable[str]) -> str:
     """What to say of an unknown name: the one that was probably meant, or all that are known."""
     known = list(known)
     near = difflib.get_close_matches(str(name), known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def check_positive(**values: float | Mapping[str, Any]) -> None:

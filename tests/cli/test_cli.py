@@ -11,6 +11,7 @@ import tomli_w
 import torch
 from PIL import Image
 
+import posterity as pst
 from posterity import data
 from posterity.cli.config import RunConfig, build_method, plain
 from posterity.cli.folder import RunFolder, with_earlier
@@ -19,6 +20,7 @@ from posterity.cli.predict import _picture, _standardised
 from posterity.evaluation import evaluate
 from posterity.files import read_state, write_state
 from posterity.methods import METHODS
+from posterity.methods.tempering import LinearKL
 
 
 @pytest.fixture
@@ -105,6 +107,22 @@ def test_noise_by_input_takes_a_second_output(posterity, tmp_path):
 def test_what_a_run_writes_down_of_its_method_can_be_read_again(name):
     method = build_method(name, {})
     assert build_method(name, tomllib.loads(tomli_w.dumps(plain(method)))) == method
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "method"),
+    [
+        ("cyclical", {"of": "sgld"}, pst.Cyclical(of=pst.SGLD())),
+        ("cyclical", {"of": {"method": "sgld", "lr": 0.5}}, pst.Cyclical(of=pst.SGLD(lr=0.5))),
+        ("snapshot", {"of": {"lr": 0.5}}, pst.Snapshot(of=pst.SGHMC(lr=0.5, temperature=0.0))),
+        ("hwa", {"of": "ivon"}, pst.HWA(of=pst.IVON())),
+        ("sparse-vd", {"kl_schedule": {"fraction": 0.3}}, pst.SparseVD(kl_schedule=LinearKL(fraction=0.3, delay=0.03))),
+        ("group-sparse", {"unit_weight": {"conv*": 9.0}}, pst.GroupSparse(unit_weight={"conv*": 9.0})),
+    ],
+)
+def test_parts_of_a_method_are_named_or_changed_where_they_are_the_defaults(name, options, method):
+    assert repr(build_method(name, options)) == repr(method)
+    assert repr(build_method(name, tomllib.loads(tomli_w.dumps(plain(method))))) == repr(method)
 
 
 def test_regression_comes_back_in_original_units(posterity, tmp_path):
@@ -290,6 +308,9 @@ def test_every_method_is_said_to_be_something_else(posterity, monkeypatch):
         (("fit", "--out", "r", "--set", "method.prior=3"), "prior of map must be Prior, got 3"),
         (("fit", "--out", "r", "--set", "method.prior.std=wide"), "std of Normal must be a number, got 'wide'"),
         (("fit", "--out", "r", "--set", "method.prior.kind=3"), "unknown kind 3"),
+        (("fit", "--out", "r", "--method", "cyclical", "--set", "method.of=sgdl"), "did you mean 'sgld'?"),
+        (("fit", "--out", "r", "--method", "cyclical", "--set", "method.of.lt=1"), "unknown option of sghmc 'lt'"),
+        (("fit", "--out", "r", "--method", "sparse-vd", "--set", "method.prior.std=1"), "'std': there are none"),
         (("fit", "--out", "r", "--method", "mean-field", "--set", "method.family=3"), "must be str | Family, got 3"),
         (("fit", "--out", "r", "--method", "swag", "--set", "method.rank=ten"), "rank of swag must be int"),
         (("fit", "--out", "r", "--set", "training.lr=1", "--set", "training.lr.x=1"), "lr, which is 1 and no table"),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from posterity.curvature import capture, gradient_moments, squared_gradients
+from posterity.curvature.squared import check_is_mean
 from posterity.types import PosterityError, PosterityWarning
 
 
@@ -17,6 +18,13 @@ def test_a_sum_where_a_mean_was_promised_is_refused():
     module, batch = nn.Linear(5, 4).double(), (randn(6, 5), randn(6, 4))
     with pytest.raises(PosterityError, match="mean over examples"):
         squared_gradients(module, lambda f, y: (f - y).square().sum(), batch)
+
+
+def test_a_mean_of_bfloat16_is_taken_for_one():
+    """Its rounding makes the mean of a batch differ from that of its halves by more than a hundredth."""
+    targets, g = torch.arange(40) % 2, torch.Generator().manual_seed(0)
+    for outputs in torch.randn(1000, 40, 2, generator=g).bfloat16():
+        check_is_mean(F.cross_entropy, outputs, targets)
 
 
 class Twice(nn.Module):

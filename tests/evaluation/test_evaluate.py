@@ -445,3 +445,26 @@ def test_intervals_are_those_of_other_examples(by_row):
 def test_foreign_data_without_a_name_are_refused(classifier, labelled, ood):
     with pytest.raises(PosterityError, match="ood must be a dictionary of data by name"):
         evaluate(classifier, labelled, ood=ood)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda q, x: evaluate(q, x),
+        lambda q, x: pst.landscape(q, x),
+        lambda q, x: pst.connect(q, q, x, steps=1),
+        lambda q, x: pst.diversity(q, x),
+        lambda q, x: pst.temper(q, x),
+        lambda q, x: pst.conformal(q, x),
+        lambda q, x: pst.compress(q, keep=0.5, validation=x),
+        lambda q, x: pst.Laplace().post_hoc(q.module, x),
+    ],
+)
+def test_inputs_alone_are_refused_where_targets_count(use):
+    """They were taken for examples of class 0."""
+    x, y = torch.randn(40, 3), torch.arange(40) % 2
+    q = pst.fit(nn.Linear(3, 2), pst.IVON(), (x, y), epochs=1, training=pst.Training(progress=False))
+    with pytest.raises(PosterityError, match=r"inputs alone: give \(inputs, targets\)"):
+        use(q, x)
+    assert "far/auroc_entropy" in evaluate(q, (x, y), ood={"far": 5 * x}, resamples=0)
+    assert pst.diagnose(q, x, samples=8) == pst.diagnose(q, (x, y), samples=8)

@@ -144,8 +144,8 @@ def test_bad_input_is_refused():
     with pytest.raises(PosterityError, match="rank"):
         Trajectory(layout, rank=-1)
     with pytest.raises(PosterityError, match="decay"):
-        Trajectory(layout, rank=1, decay=1.0)
+        Trajectory(layout, rank=2, decay=1.0)
     with pytest.raises(PosterityError, match="0 snapshots"):
-        _ = Trajectory(layout, rank=1).mean
+        _ = Trajectory(layout, rank=2).mean
     with pytest.raises(PosterityError, match="within=True"):
-        Trajectory(layout, rank=1).add(points[0], points[0])
+        Trajectory(layout, rank=2).add(points[0], points[0])

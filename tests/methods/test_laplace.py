@@ -261,6 +261,8 @@ def test_data_that_do_not_fit_are_refused():
         Laplace().post_hoc(nn.Linear(3, 2).double(), (x, torch.arange(20) % 3))
     with pytest.raises(PosterityError, match="NaN"):
         Laplace().post_hoc(nn.Linear(3, 2).double(), (x * float("nan"), torch.arange(20) % 2))
+    with pytest.raises(PosterityError, match="the likelihood must be one such as"):
+        Laplace().post_hoc(nn.Linear(3, 2).double(), (x, torch.arange(20) % 2), pst.likelihoods.Categorical)
 
 
 def test_of_a_data_set_with_parts_the_training_part_is_taken():

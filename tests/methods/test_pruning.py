@@ -1,3 +1,4 @@
+import math
 import warnings
 
 import pytest
@@ -128,6 +129,16 @@ def test_whole_units_make_the_network_smaller():
     assert small.compression.ratio == 128 / (48 + 32)
     x = problem()[0]
     torch.testing.assert_close(small(x).softmax(-1), posterior.predict(x).probs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.11])
+@pytest.mark.parametrize("per_layer", [True, False])
+def test_no_unit_is_left_in_part(keep, per_layer):
+    """A fraction of the weights ends in the middle of a unit, which was left with some of its weights."""
+    posterior, _ = fit(Pruning(keep=keep, whole_units=True, per_layer=per_layer))
+    left = (posterior.mean()["0.weight"] != 0).sum(1)
+    assert set(left.tolist()) == {0, 6}
+    assert int((left == 6).sum()) == math.ceil(keep * 16)
 
 
 def test_a_layer_that_is_gone_is_spoken_of():

@@ -275,9 +275,15 @@ def test_what_cannot_work_is_refused_before_training(method, epochs, sentence):
 
 
 def test_bad_hyper_parameters_are_refused():
-    for wrong in ({"rank": 1}, {"rank": 2, "lr": 0.0}, {"deviations": "disk"}):
+    for wrong in ({"rank": 1}, {"rank": -1}, {"rank": 2.5}, {"rank": 2, "lr": 0.0}, {"deviations": "disk"}):
         with pytest.raises(PosterityError):
             pst.SWAG(**wrong)
+    with pytest.raises(PosterityError, match="at least 2 deviations, got 1"):
+        pst.SWAGCollector(network(), rank=1)
+    collector, _ = collected(2, 3)
+    for wrong in (pst.likelihoods.Categorical, [], None):  # the class, exchanged arguments, nothing
+        with pytest.raises(PosterityError, match=r"the likelihood must be one such as .* got"):
+            collector.posterior(wrong, pst.likelihoods.Categorical())
     with pytest.raises(PosterityError, match="snapshots were collected"):
         pst.SWAGCollector(network()).posterior(pst.likelihoods.Categorical())
     normed = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))

@@ -227,6 +227,19 @@ def test_noisy_kfac_weights_inside_are_matrix_normal():
     assert ((found - expected).abs() / scale).max() < 5 * math.sqrt(2 / len(draws))
 
 
+def test_a_noisy_kfac_posterior_in_double_precision_has_its_variance_to_all_digits():
+    X, y = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(30) % 2
+    layer = nn.Linear(3, 2, bias=False).double()
+    N, tau = 50, 0.5
+    optimizer = NoisyKFAC(layer, 0.0, N, temperature=tau)
+    with optimizer.sampled_weights():
+        F.cross_entropy(layer(X), y).backward()
+    optimizer.step()
+    state = optimizer.state[layer.weight]
+    expected = tau / N * torch.outer(state["output_inverse"].diagonal(), state["input_inverse"].diagonal())
+    torch.testing.assert_close(optimizer.posterior(layer).variance()["weight"], expected, rtol=1e-12, atol=0)
+
+
 def test_kfac_refuses_a_precision_by_weight_and_a_part_of_a_step():
     with pytest.raises(PosterityError, match="one prior_precision"):
         KFAC(nn.Linear(3, 2), 0.1, 10, prior_precision={"weight": 1.0, "bias": 2.0})

@@ -36,6 +36,8 @@ def test_bad_use_is_refused_in_one_sentence(make):
         pass
     with pytest.raises(PosterityError, match="no gradient arrived"):
         optimizer.step(lambda: None)
+    with pytest.raises(PosterityError, match="the likelihood must be one such as"):
+        optimizer.posterior(net, F.cross_entropy)
 
 
 @every
@@ -49,6 +51,12 @@ def test_a_gradient_scaler_is_refused(make):
     with pytest.raises(PosterityError, match="GradScaler"):
         scaler.step(optimizer)
     assert torch.equal(weights(net), before)
+
+
+@pytest.mark.parametrize("name", ["vogn", "ogn", "kfac", "noisy kfac"])
+def test_parameters_without_their_module_are_refused(name):
+    with pytest.raises(PosterityError, match="watches the layers of a network: give the module, got generator"):
+        OPTIMIZERS[name](network().parameters())
 
 
 @pytest.mark.parametrize("name", ["vogn", "ogn", "kfac", "noisy kfac"])

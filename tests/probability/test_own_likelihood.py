@@ -89,6 +89,42 @@ def test_what_it_lacks_is_named(likelihood, method, missing):
         pst.fit(nn.Linear(2, 1).double(), method, (X, Y), likelihood=likelihood, epochs=1, training=TRAINING)
 
 
+class Summed(Heavy):
+    """One number for the whole batch."""
+
+    def log_prob(self, outputs, targets):
+        return super().log_prob(outputs, targets).sum()
+
+
+class ByColumn(Heavy):
+    """A number for every column of the targets."""
+
+    def log_prob(self, outputs, targets):
+        return torch.distributions.StudentT(self.df, outputs, self.scale).log_prob(targets)
+
+
+class SummedLoss(Heavy):
+    """Examples as they should be, and a loss that adds them up."""
+
+    def loss(self, outputs, targets):
+        return -self.log_prob(outputs, targets).sum()
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "said"),
+    [
+        (Summed(), r"Summed.log_prob must give one number an example: expected shape \(20,\), got \(\)"),
+        (ByColumn(), r"expected shape \(20,\), got \(20, 1\)"),
+        (SummedLoss(), "the loss must be a mean over examples"),
+    ],
+)
+@pytest.mark.parametrize("method", [pst.MAP(), pst.VOGN(), pst.SGLD()])
+def test_a_sum_where_a_mean_over_examples_was_promised_is_refused(likelihood, said, method):
+    """A batch of 20 would weigh 20 times as much beside the prior as it should."""
+    with pytest.raises(pst.PosterityError, match=said):
+        pst.fit(nn.Linear(2, 1).double(), method, (X, Y), likelihood=likelihood, epochs=2, training=TRAINING)
+
+
 def test_a_prediction_without_quantiles_can_be_shown():
     prediction = fitted().predict(X)
     assert "40 inputs" in repr(prediction)

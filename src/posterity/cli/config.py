@@ -2,7 +2,8 @@
 
     [run]        data, task, target, model, method, epochs, members, seed, likelihood, augment ("crop-flip"),
                  prior (a run folder)
-    [method]     the method's own hyper-parameters; a prior is a table with its kind, a wrapped method one with its name
+    [method]     the method's own hyper-parameters; a prior is a table with its kind, a wrapped method its name or a
+                 table with it
     [training]   the fields of posterity.Training
 
 ``--set method.lr=0.1`` changes one value. Unknown keys are refused with the nearest name.
@@ -102,7 +103,8 @@ def build_method(name: str, options: Mapping[str, Any]) -> Method:
     """A method by its name in the shell, with options as TOML gives them."""
     cls = METHODS[nearest(name, METHODS, "method")]
     _known(options, [f.name for f in fields(cls)], f"option of {name}")
-    values = {key: _value(value) for key, value in options.items()}
+    defaults = {f.name: f.default for f in fields(cls)}
+    values = {key: _value(value, defaults[key]) for key, value in options.items()}
     _typed(values, cls, name)
     return cls(**values)
 
@@ -120,10 +122,8 @@ def plain(config: Any) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for f in fields(config):
         value = getattr(config, f.name)
-        if isinstance(value, Method):
-            table[f.name] = {"method": _shell_name(value), **plain(value)}
-        elif is_dataclass(value) and not isinstance(value, type):
-            table[f.name] = {"kind": type(value).__name__, **plain(value)}
+        if is_dataclass(value) and not isinstance(value, type):
+            table[f.name] = _labelled(value)
         elif isinstance(value, tuple):
             table[f.name] = list(value)
         elif value is not None:
@@ -131,24 +131,33 @@ def plain(config: Any) -> dict[str, Any]:
     return table
 
 
-def _shell_name(method: Method) -> str:
-    return next(name for name, cls in METHODS.items() if cls is type(method))
+def _labelled(part: Any) -> dict[str, Any]:
+    """A method's part as a table that says what it is: a method by ``method``, a prior or a schedule by ``kind``."""
+    if isinstance(part, Method):
+        return {"method": next(name for name, cls in METHODS.items() if cls is type(part)), **plain(part)}
+    return {"kind": type(part).__name__, **plain(part)}
 
 
-def _value(value: Any) -> Any:
-    """What a TOML value stands for: tables are methods (``method``), or priors and schedules (``kind``)."""
+def _value(value: Any, default: Any) -> Any:
+    """What a TOML value stands for: tables are methods, priors and schedules; without a label that of the default."""
     if isinstance(value, list):
         return tuple(value)
-    if isinstance(value, Mapping) and "method" in value:
-        return build_method(value["method"], {key: v for key, v in value.items() if key != "method"})
-    if isinstance(value, Mapping):
-        kinds = _kinds()
-        kind = nearest(value.get("kind", "Normal"), kinds, "kind")
-        options = {key: v for key, v in value.items() if key != "kind"}
-        _known(options, [f.name for f in fields(kinds[kind])], f"option of {kind}")
-        _typed(options, kinds[kind], kind)
-        return kinds[kind](**options)
-    return value
+    if isinstance(value, str) and isinstance(default, Method):
+        return build_method(value, {})
+    if not isinstance(value, Mapping):
+        return value
+    if is_dataclass(default) and not value.keys() & {"method", "kind"}:
+        value = {**_labelled(default), **value}
+    options = {key: v for key, v in value.items() if key not in ("method", "kind")}
+    if "method" in value:
+        return build_method(value["method"], options)
+    if "kind" not in value:
+        return value
+    kinds = _kinds()
+    cls = kinds[nearest(value["kind"], kinds, "kind")]
+    _known(options, [f.name for f in fields(cls)], f"option of {cls.__name__}")
+    _typed(options, cls, cls.__name__)
+    return cls(**options)
 
 
 def _kinds() -> dict[str, type]:

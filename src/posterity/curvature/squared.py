@@ -232,6 +232,7 @@ def check_is_mean(loss: Loss, outputs: Any, targets: Tensor) -> None:
     n = len(outputs) if isinstance(outputs, Tensor) else 0
     if n < 2:
         return
+    outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))  # in bfloat16 means are 1% off by rounding
     first, rest = slice(n // 2), slice(n // 2, n)
     whole, one, other = (float(loss(outputs[part], targets[part])) for part in (slice(n), first, rest))
     mean = (n // 2 * one + (n - n // 2) * other) / n

@@ -18,7 +18,7 @@ from posterity.calling import InputSpec, as_batch, as_tensor, map_inputs, num_ex
 from posterity.data.dataset import DataSet
 from posterity.types import Batch, Inputs, PosterityError
 
-__all__ = ["counted_once", "pieces", "to_choose_by", "to_train_on", "whole"]
+__all__ = ["counted_once", "perhaps_unlabelled", "pieces", "to_choose_by", "to_train_on", "whole"]
 
 PIECE = 10_000
 """Examples of a piece, unless told otherwise."""
@@ -58,6 +58,13 @@ def to_choose_by(data: Any) -> Any:
     return data.validation
 
 
+def perhaps_unlabelled(data: Any) -> Any:
+    """Inputs alone with targets of zero, for those who look at predictions only; anything else as it is."""
+    if isinstance(data, Tensor | np.ndarray):
+        return as_tensor(data, "inputs"), torch.zeros(len(data), dtype=torch.long)
+    return data
+
+
 def whole(data: Any) -> Batch:
     """All examples as one batch, for what must see them together (corruptions, pictures)."""
     found = list(pieces(data, size=2**62))
@@ -71,8 +78,8 @@ def _batches(data: Any) -> Iterator[Batch]:
         data = data.test
     if isinstance(data, tuple) and not isinstance(data, Batch):
         data = tuple(as_tensor(part, "each part") if isinstance(part, np.ndarray) else part for part in data)
-    if isinstance(data, Tensor | np.ndarray):  # inputs alone: enough for out-of-distribution data
-        data = (as_tensor(data, "inputs"), torch.zeros(len(data), dtype=torch.long))
+    if isinstance(data, Tensor | np.ndarray):
+        raise PosterityError("targets are needed, too, and these are inputs alone: give (inputs, targets)")
     if isinstance(data, Batch) or (isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], Tensor)):
         if num_examples(data[0]) != len(data[1]):
             raise PosterityError(f"got {num_examples(data[0])} inputs and {len(data[1])} targets")

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from posterity.calling import map_inputs
-from posterity.data.pieces import counted_once, pieces
+from posterity.data.pieces import counted_once, perhaps_unlabelled, pieces
 from posterity.posteriors import Mixture, Posterior
 from posterity.types import PosterityError
 
@@ -116,6 +116,7 @@ def traces(posterior: Posterior, data: Any, samples: int | None = None) -> Tenso
     count = samples or min(part.distinct or 32 for part in parts)
     if count < 4:
         raise PosterityError(f"a diagnosis needs at least four samples of each chain, got {count}")
+    data = perhaps_unlabelled(data)
     chains = [torch.cat([_each(part, batch.inputs, count) for batch in pieces(data)], dim=1).cpu() for part in parts]
     return torch.stack(chains)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posterity.calling import InputSpec
 from posterity.data import DataSet
-from posterity.data.pieces import pieces
+from posterity.data.pieces import perhaps_unlabelled, pieces
 from posterity.evaluation.bootstrap import bootstrap
 from posterity.evaluation.chains import chain_details, has_chains
 from posterity.evaluation.classes import ClassJudge, entropy_shares
@@ -128,6 +128,7 @@ def _outside(posterior: Posterior, name: str, other: Any, draws: int, judge: Jud
     """The predictions of out-of-distribution inputs."""
     if not posterior.likelihood.classifies:
         raise PosterityError("out-of-distribution figures need class probabilities; this posterior predicts numbers")
+    other = perhaps_unlabelled(other)
     own = InputSpec.of(next(pieces(other)).inputs)
     if own.shapes != spec.shapes:
         raise PosterityError(

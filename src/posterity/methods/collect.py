@@ -32,7 +32,7 @@ from posterity.posteriors.batchnorm import batchnorm_layers
 from posterity.run import Run
 from posterity.types import Params, Plan, PosterityError, check_fraction
 
-__all__ = ["Snapshots", "Times", "Trajectory"]
+__all__ = ["Snapshots", "Times", "Trajectory", "check_rank"]
 
 _BLOCK = {"cpu": 2**17, "cuda": 2**40}
 """Numbers worked on at a time: on a CPU what fits in its cache, on a GPU all there are."""
@@ -67,8 +67,7 @@ class Trajectory:
         rows_device: torch.device | str | None = None,
         rows_dtype: torch.dtype | None = None,
     ) -> None:
-        if not isinstance(rank, SupportsIndex) or rank < 0:
-            raise PosterityError(f"rank must be a whole number of deviations, 0 or more, got {rank!r}")
+        check_rank(rank)
         check_fraction(decay=decay)
         self.layout, self.rank, self.decay, self.count, self._total = layout, rank, decay, 0, 1.0
         self._first = torch.zeros(layout.total, device=device, dtype=dtype)
@@ -189,6 +188,12 @@ class Trajectory:
     def _check_begun(self) -> None:
         if self.count == 0:
             raise PosterityError("0 snapshots were collected, at least 1 are needed")
+
+
+def check_rank(rank: Any) -> None:
+    """Refuse a number of deviations that is none, and a single one, which has no spread."""
+    if not isinstance(rank, SupportsIndex) or int(rank) < 0 or int(rank) == 1:
+        raise PosterityError(f"rank must be 0 (diagonal) or at least 2 deviations, got {rank!r}")
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, SupportsIndex, cast, runtime_checkable
+from typing import Protocol, Self, cast, runtime_checkable
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from posterity.layers.variational import Variational
 from posterity.methods.base import Method, check_precision, plain_parameters, share_prior
-from posterity.methods.collect import Snapshots, Times
+from posterity.methods.collect import Snapshots, Times, check_rank
 from posterity.methods.mean_field import MeanField
 from posterity.methods.swa import WANTED, path_of, trajectory_of
 from posterity.methods.swag import with_deviations
@@ -86,8 +86,7 @@ class HWA(Method):
             raise PosterityError(f"HWA needs a Gaussian method such as MeanField(), got {self.of!r}")
         if self.spread not in SPREADS:
             raise PosterityError(f"spread must be one of {', '.join(SPREADS)}, got {self.spread!r}")
-        if not isinstance(self.rank, SupportsIndex) or self.rank < 0 or self.rank == 1:
-            raise PosterityError(f"rank must be 0 (diagonal) or at least 2 deviations, got {self.rank!r}")
+        check_rank(self.rank)
         check_fraction(decay=self.decay)
         check_positive_if_given(lr=self.lr, end_lr=self.end_lr)
         share_prior(self)

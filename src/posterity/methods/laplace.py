@@ -43,7 +43,7 @@ from posterity.posteriors.tempered import minimise
 from posterity.probability import likelihoods
 from posterity.probability.correlated import Correlated
 from posterity.probability.hyper import like
-from posterity.probability.likelihood import Likelihood, before_training
+from posterity.probability.likelihood import Likelihood, before_training, check_likelihood
 from posterity.probability.priors import Normal
 from posterity.run import Run
 from posterity.types import Batch, Params, PosterityError, check_positive
@@ -137,6 +137,7 @@ class Laplace(Method):
         if first is None:
             raise PosterityError("a Laplace posterior needs data")
         likelihood = likelihood or likelihoods.infer(first.targets)
+        check_likelihood(likelihood)
         self.check(module, likelihood, first)
         generator = torch.Generator(device).manual_seed(0)
         posterior = self._about(module, likelihood, chain([first], batches), generator)

@@ -127,6 +127,8 @@ class Pruning(Method):
         """Which weights stay at this point of the run."""
         share = self.share(progress)
         chosen = masks.top_fraction(scores, 1 - (1 - self.keep) * share, self.per_layer)
+        if self.whole_units:
+            chosen = masks.whole_units(chosen)
         if share and self.threshold:
             large = masks.above(scores, self.threshold * share)
             chosen = {name: value & large[name] for name, value in chosen.items()}

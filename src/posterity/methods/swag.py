@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from posterity.calling import as_batches
 from posterity.methods.base import trainable
-from posterity.methods.collect import Snapshots, Trajectory
+from posterity.methods.collect import Snapshots, Trajectory, check_rank
 from posterity.methods.swa import SWA, WANTED, all_means, path_of, snapshots, trajectory_of
 from posterity.networks import duplicate, trained_network
 from posterity.posteriors import DiagonalGaussian, LowRankGaussian, WeightPosterior, with_bank
@@ -62,8 +62,7 @@ class SWAG(SWA):
     def __post_init__(self) -> None:
         super().__post_init__()
         storage(self.deviations)
-        if self.rank == 1:
-            raise PosterityError("rank must be 0 (diagonal) or at least 2: one deviation has no spread")
+        check_rank(self.rank)
 
     @property
     def wanted(self) -> int:

@@ -186,7 +186,7 @@ class KFAC(WatchingOptimizer):
                 None if block.bias is None else renamed[block.bias],
                 block.output.clone(),
                 block.input.clone(),
-                torch.full((len(block.output), len(block.input)), scale).to(block.input),
+                block.input.new_full((len(block.output), len(block.input)), scale),
             )
             for block in self._roots
         ]

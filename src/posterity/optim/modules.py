@@ -69,6 +69,9 @@ class WatchingOptimizer(SampledOptimizer):
         generator: torch.Generator | None,
         stochastic_batchnorm: bool = False,
     ) -> None:
+        if not isinstance(module, nn.Module):  # but its parameters, as other optimizers take them
+            found = type(module).__name__
+            raise PosterityError(f"{type(self).__name__} watches the layers of a network: give the module, got {found}")
         self.module = module
         super().__init__(
             module_groups(module, stochastic_batchnorm),

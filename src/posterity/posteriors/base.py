@@ -20,7 +20,7 @@ from posterity.networks import duplicate, plain_copy, precision_of
 from posterity.prediction import Compute, Prediction, predict
 from posterity.prediction.passes import Weights, blocks, stack
 from posterity.probability.hyper import like
-from posterity.probability.likelihoods import Likelihood
+from posterity.probability.likelihood import Likelihood, check_likelihood
 from posterity.probability.priors import Carried, Normal
 from posterity.random import generator_for
 from posterity.types import Inputs, Params, PosterityError, Predictor
@@ -47,6 +47,7 @@ class Posterior:
     def __init__(
         self, module: nn.Module, likelihood: Likelihood, *, inputs: InputSpec | None = None, seed: int = 0
     ) -> None:
+        check_likelihood(likelihood)
         self.module = plain_copy(module)
         self.likelihood = likelihood
         self.inputs = inputs

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from posterity.types import PosterityError
 
-__all__ = ["Likelihood", "aligned", "before_training", "check_real", "check_shape", "per_example"]
+__all__ = ["Likelihood", "aligned", "before_training", "check_likelihood", "check_real", "check_shape", "per_example"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,12 @@ class Likelihood:
         It has ``log_prob`` and ``loss`` as a likelihood has; ``frozen()`` gives the likelihood with what was learned.
         """
         return None
+
+
+def check_likelihood(likelihood: object) -> None:
+    """Refuse what is no likelihood, such as the class of one, or a loader where two arguments were exchanged."""
+    if not isinstance(likelihood, Likelihood):
+        raise PosterityError(f"the likelihood must be one such as likelihoods.Categorical(), got {likelihood!r}")
 
 
 def before_training(likelihood: Likelihood) -> Likelihood:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from posterity.calling import InputSpec, batch_shape, call, check_finite, map_inputs, tensors_of
+from posterity.curvature.squared import check_is_mean
 from posterity.methods.base import Method
 from posterity.networks import copied, is_batchnorm, train_mode
-from posterity.probability.likelihoods import Likelihood
+from posterity.probability.likelihood import Likelihood, before_training, check_likelihood
 from posterity.probability.priors import Prior
 from posterity.random import global_seed
 from posterity.training.config import Training
@@ -77,7 +78,20 @@ def check_data(network: nn.Module, batch: Batch, likelihood: Likelihood, targets
             "logits or predictions alone"
         )
     likelihood.check(outputs[:1].expand(len(targets), *outputs.shape[1:]), targets)
+    likelihood.check(outputs, batch.targets)
+    _check_loss(before_training(likelihood), outputs, batch.targets)
     check_logits(likelihood, outputs)
+
+
+def _check_loss(likelihood: Likelihood, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a likelihood of one's own that adds examples up: each would count as often as a batch has others."""
+    found = tuple(likelihood.log_prob(outputs, targets).shape)
+    if found != (len(targets),):
+        raise PosterityError(
+            f"{type(likelihood).__name__}.log_prob must give one number an example: expected shape {(len(targets),)}, "
+            f"got {found}"
+        )
+    check_is_mean(likelihood.loss, outputs, targets)
 
 
 def check_held(network: nn.Module, likelihood: Likelihood, held: Stream) -> None:
@@ -126,8 +140,8 @@ def check_arguments(
         raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
     if not isinstance(method.prior, Prior):
         raise PosterityError(f"the prior must be one such as priors.Normal(1.0), got {method.prior!r}")
-    if likelihood is not None and not isinstance(likelihood, Likelihood):
-        raise PosterityError(f"the likelihood must be one such as likelihoods.Categorical(), got {likelihood!r}")
+    if likelihood is not None:
+        check_likelihood(likelihood)
     if not isinstance(training, Training):
         raise PosterityError(f"training must be a posterity.Training, got {training!r}")
     check_whole(epochs=epochs, members=members)

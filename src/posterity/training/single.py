@@ -86,7 +86,10 @@ def probed(module: nn.Module, batch: Batch, likelihood: Likelihood, stream: Stre
         raise PosterityError(f"{kind} wraps a network over devices, which fit does by itself: give its .module")
     network = copied(module).to(device)
     if not any(p.requires_grad for p in network.parameters()):
-        raise PosterityError("the network has no parameter to train")
+        raise PosterityError(
+            "the network has no parameter to train: none needs a gradient, as in a posterior's own network; give a "
+            "copy after requires_grad_(True)"
+        )
     check_statistics(network)
     targets = stream.targets if isinstance(stream, Resident) else batch.targets
     check_data(network, batch, likelihood, targets)
