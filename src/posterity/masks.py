@@ -104,8 +104,7 @@ def by_unit(scores: Mapping[str, Tensor], axes: Mapping[str, int] | None = None)
         scores: By parameter name.
         axes: The axis along which units lie (``unit_axes``), where it is not the first.
     """
-    unit = dict.fromkeys(scores, 0) | dict(axes or {})
-    within = {name: [dim for dim in range(value.dim()) if dim != unit[name]] for name, value in scores.items()}
+    within = _within(scores, axes)
     return {name: value.mean(dim=within[name], keepdim=True).expand_as(value) for name, value in scores.items()}
 
 
@@ -118,11 +117,21 @@ def unit_axes(module: nn.Module) -> dict[str, int]:
     return {f"{name}.weight": 1 for name, layer in module.named_modules() if isinstance(layer, kinds)}
 
 
-def whole_units(masks: Mapping[str, Tensor]) -> Masks:
-    """Keep all weights of an output unit of which any is kept: a fraction of the weights may end inside a unit."""
-    return {
-        name: mask.any(dim=tuple(range(1, mask.dim())), keepdim=True).expand_as(mask) for name, mask in masks.items()
-    }
+def whole_units(masks: Mapping[str, Tensor], axes: Mapping[str, int] | None = None) -> Masks:
+    """Keep all weights of an output unit of which any is kept: a fraction of the weights may end inside a unit.
+
+    Args:
+        masks: By parameter name.
+        axes: As of ``by_unit``.
+    """
+    within = _within(masks, axes)
+    return {name: mask.any(dim=within[name], keepdim=True).expand_as(mask) for name, mask in masks.items()}
+
+
+def _within(values: Mapping[str, Tensor], axes: Mapping[str, int] | None) -> dict[str, tuple[int, ...]]:
+    """The axes along which the weights of one unit lie."""
+    unit = dict.fromkeys(values, 0) | dict(axes or {})
+    return {name: tuple(dim for dim in range(value.dim()) if dim != unit[name]) for name, value in values.items()}
 
 
 def above(scores: Mapping[str, Tensor], threshold: float) -> Masks:

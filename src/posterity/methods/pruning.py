@@ -127,8 +127,6 @@ class Pruning(Method):
         """Which weights stay at this point of the run."""
         share = self.share(progress)
         chosen = masks.top_fraction(scores, 1 - (1 - self.keep) * share, self.per_layer)
-        if self.whole_units:
-            chosen = masks.whole_units(chosen)
         if share and self.threshold:
             large = masks.above(scores, self.threshold * share)
             chosen = {name: value & large[name] for name, value in chosen.items()}
@@ -157,7 +155,7 @@ class Pruning(Method):
 
     def symptoms(self, run: Run) -> Iterator[str]:
         """Weights that are still to go, and a layer of which nothing is left, unless its zeros were asked for."""
-        params, kept = trainable(run.module), self.masks(cast(Pruner, run.collector).scores(run), 1.0)
+        params, kept = trainable(run.module), cast(Pruner, run.collector).chosen(run, 1.0)
         if any(bool(params[name][~mask].any()) for name, mask in kept.items()):
             yield (
                 "early stopping went back to before the last pruning: what was left to prune goes now, and nothing is "
@@ -193,11 +191,16 @@ class Pruner:
         if self.method.regrow:
             self.masks = {}
         self._hold(run.module)
-        chosen = self.method.masks(self.scores(run), progress)
+        chosen = self.chosen(run, progress)
         self.masks |= {name: mask & self.masks.get(name, mask) for name, mask in chosen.items()}
         self._hold(run.module)
 
-    def scores(self, run: Run) -> Params:
+    def chosen(self, run: Run, progress: float) -> Masks:
+        """Which weights stay at this point of the run, whole units of them where asked for."""
+        chosen = self.method.masks(self._scores(run), progress)
+        return masks.whole_units(chosen, masks.unit_axes(run.module)) if self.method.whole_units else chosen
+
+    def _scores(self, run: Run) -> Params:
         """Higher where a weight should stay; what is gone stays gone, below every other."""
         params = trainable(run.module)
         if self.method.criterion == "random":
