@@ -105,6 +105,7 @@ def watched(original: Forward, backward: Callable[[Tensor, Tensor, object], None
         out = original(x)
         if out.requires_grad:
             inputs, call = x.detach(), object()
+            out = out.clone() if out._is_view() else out  # an in-place activation would take a view's hook away
             out.register_hook(lambda gradient: backward(inputs, gradient, call))
         return out
 
