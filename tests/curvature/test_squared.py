@@ -182,14 +182,12 @@ class ClassToken(nn.Module):
     ("module", "shape"),
     [
         (nn.Sequential(nn.Linear(5, 4), nn.PReLU(4)), (6, 5)),
-        (Scaled(), (6, 5)),
         (nn.Bilinear(5, 5, 3), (6, 5)),
         (nn.utils.parametrizations.weight_norm(nn.Linear(5, 4, bias=False)), (6, 5)),
         (nn.utils.parametrizations.spectral_norm(nn.Linear(5, 4)), (6, 5)),
-        (Biased(), (4, 3, 6)),
         (ClassToken(), (6, 3, 5)),
     ],
-    ids=["prelu", "own parameter", "two inputs", "weight norm", "spectral norm", "attention with more", "class token"],
+    ids=["prelu", "two inputs", "weight norm", "spectral norm", "class token"],
 )
 def test_other_layers_fall_back_and_say_so_once(module, shape, monkeypatch):
     inputs = randn(*shape)
@@ -205,6 +203,11 @@ def test_other_layers_fall_back_and_say_so_once(module, shape, monkeypatch):
     expected = by_vmap(module, inputs, targets)
     close(mean, expected[0])
     close(square, expected[1])
+
+
+@pytest.mark.parametrize(("module", "shape"), [(Scaled(), (6, 5)), (Biased(), (4, 3, 6))], ids=["scale", "attention"])
+def test_parameters_beside_layers(module, shape):
+    check(module, randn(*shape))
 
 
 def test_a_whole_network_with_in_place_activations_and_a_residual():

@@ -97,13 +97,14 @@ def _add_squares(module: nn.Module, sink: Sink, call: _Call, gradients: list[Ten
                 again, squares = vmap(gradient, randomness="different")(own, d)  # randomness is found below
         except RuntimeError as error:
             raise PosterityError(f"{sink.label} has no per-example gradients: {error}") from error
-        _check_same(sink.label, again, [out[part] for out in call.outputs])
+        check_same(sink.label, again, [out[part] for out in call.outputs])
         for name, square in squares.items():
             sink.sums[name].add_(square.square().sum(0), alpha=scale)  # not in place: two may share memory
 
 
-def _check_same(label: str, again: list[Tensor], outputs: list[Tensor]) -> None:
+def check_same(label: str, again: list[Tensor], outputs: list[Tensor]) -> None:
+    """Refuse a layer that gives each example something else alone than on the batch."""
     for a, b in zip(again, outputs, strict=True):
         tolerance = 1e3 * torch.finfo(b.dtype).eps
-        if not torch.allclose(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max())):
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max())):
             raise PosterityError(f"{label} is random or mixes examples, so that it has no per-example gradients")

@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posterity.curvature.outer import Workspace
 from posterity.types import Params, PosterityError
 from posterity.unrolled import Forward as Forward
 
 Made = TypeVar("Made")
+
+SECOND_BATCH = "a second batch came in one pass: enter sampled_weights() for every backward pass"
 
 
 class Pass:
@@ -48,13 +50,13 @@ class Pass:
         """Let go of the graph."""
         self._made.clear()
 
-    def check_complete(self, layers: Mapping[str, nn.Module], with_gradient: Collection[Tensor]) -> None:
+    def check_complete(self, owned: Mapping[str, Collection[Tensor]], with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient and its layer did not report."""
-        silent = [(label, layer) for label, layer in layers.items() if label not in self.reported]
+        silent = [(label, own) for label, own in owned.items() if label not in self.reported]
         if silent:
             got = {id(p) for p in with_gradient}
-            for label, layer in silent:
-                if any(id(p) in got for p in layer.parameters()):
+            for label, own in silent:
+                if any(id(p) in got for p in own):
                     raise PosterityError(f"a parameter of {label} was used outside its forward, unwatched")
 
 
