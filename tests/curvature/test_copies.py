@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.curvature.squares import close, loss, randn
+from tests.curvature.squares import by_example, close, loss, randn
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from posterity.calling import call
-from posterity.curvature import gradient_moments, squared_gradients
+from posterity.curvature import capture, gradient_moments, squared_gradients
 from posterity.curvature.ggn import diagonal, full, kronecker
 from posterity.curvature.squared import SquareCapture
 from posterity.flat import Layout
@@ -157,13 +158,29 @@ CASES = {
 }
 
 
-def by_example(module: nn.Module, inputs, targets) -> tuple[dict, dict]:
-    """Moments of the gradients of each example's loss, all from one pass with the same dropout masks."""
-    names, params = zip(*module.named_parameters(), strict=True)
-    outputs, batch = call(module, inputs), range(len(targets))
-    each = [torch.autograd.grad(loss(outputs[[i]], targets[[i]]), params, retain_graph=True) for i in batch]
-    gradients = {name: torch.stack(own) for name, own in zip(names, zip(*each, strict=True), strict=True)}
-    return {k: g.mean(0) for k, g in gradients.items()}, {k: g.square().mean(0) for k, g in gradients.items()}
+class Table(nn.Module):
+    """Gives a parameter, whatever the examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values, self.nothing = nn.Parameter(randn(5)), nn.Identity()
+
+    def forward(self, *given):
+        return self.nothing(self.values.exp())
+
+
+class Looked(nn.Module):
+    """Multiplies what it is given by what a module of its own says without being given anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = Table(), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.layer(x * self.table())
+
+
+CASES["without input"] = (Looked, lambda: randn(6, 5))
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
@@ -193,8 +210,12 @@ def test_batch_statistics_are_those_of_the_whole_batch():
     inputs, targets = randn(6, 4, 3), randn(6, 4, seed=9)
     mean, _ = gradient_moments(module, loss, (inputs, targets))
     assert module.norm.num_batches_tracked == 0
+    other = copy.deepcopy(module)
     loss(module(inputs), targets).backward()
     close(mean, {name: p.grad for name, p in module.named_parameters()})
+    with capture(other):
+        other(inputs)
+    torch.testing.assert_close(dict(other.named_buffers()), dict(module.named_buffers()))
 
 
 def test_random_numbers_and_gradients_are_those_of_an_ordinary_pass():
@@ -271,34 +292,19 @@ class Checkpointed(Scaled):
         return checkpoint(self.layer, x * self.scale, use_reentrant=False)
 
 
-class Made(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.values, self.nothing = nn.Parameter(randn(5)), nn.Identity()
-
-    def forward(self, width):
-        return self.values[:width]
-
-
-def unbatched() -> nn.Module:
-    network = nn.Sequential(nn.Linear(5, 4), Made())
-    network.forward = lambda x: network[0](x * network[1](5))
-    return network
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
         (Mixing, "mixes examples"),
         (Branching, r"a forward that torch cannot follow by example .*: give the parameters to a small module"),
-        (Averaging, "keeps statistics of its batches: give the parameters to a small module"),
+        (Averaging, r"\(it keeps statistics of its batches\): give the parameters to a small module"),
         (Checkpointed, r"cannot follow by example \(checkpoints are taken\): give the parameters"),
-        (unbatched, "was called without a tensor"),
+        (Table, "was called without a tensor"),
     ],
 )
 def test_what_cannot_be_run_by_example_is_refused(make, sentence):
     with pytest.raises(PosterityError, match=sentence):
-        squared_gradients(make().double(), loss, (randn(6, 5), randn(6, 4)))
+        squared_gradients(make().double(), loss, (randn(6, 5), randn(6, 4)) if make is not Table else ((), randn(5)))
 
 
 def test_nothing_waits_for_the_garbage_collector():

@@ -11,7 +11,7 @@ given (as in positions 0, 1, 2, ... that all examples share), it stays inside an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from posterity.curvature.generic_rule import check_same
 from posterity.curvature.sink import SECOND_BATCH, Forward, Pass, Sink
-from posterity.networks import buffers_kept
+from posterity.networks import buffers_kept, hooked
 from posterity.types import PosterityError
 from posterity.unrolled import PLAIN, explained, replaced_forwards, transformable
 
@@ -45,6 +45,7 @@ class Copies:
         self._sinks: dict[int, tuple[Sink, str]] = {}
         self._inside: list[tuple[nn.Module, Forward]] = []
         self._originals: dict[int, Tensor] = {}  # the parameter behind each copy, while a vmap runs
+        self._staying: set[nn.Module] = set()  # layers that never leave
 
     def owns(self, sink: Sink, own: Mapping[str, Tensor]) -> None:
         """Say where the squares of these parameters go."""
@@ -53,15 +54,46 @@ class Copies:
     def inside(self, layer: nn.Module, original: Forward, rule: Forward | None = None) -> None:
         """Say what a layer does in the vmap of a module above: leave it for its rule, or what it does without one."""
         if type(layer).forward not in PLAIN:  # those have another forward there already
-            self._inside.append((layer, _leaving(layer, original, rule, self._originals) if rule else original))
+            leaving = rule and _leaving(layer, original, rule, self._originals, self._staying)
+            self._inside.append((layer, leaving or original))
 
-    def forward(self, module: nn.Module, original: Forward, sink: Sink) -> Forward:
-        """The forward of a module with parameters of its own beside layers."""
-        problem = f"{sink.label} has parameters of its own, and a forward that torch cannot follow by example"
-        looked = False
+    def whole(
+        self, module: nn.Module, forward: Forward | None, layers: Mapping[nn.Module, bool], sink: Sink
+    ) -> Forward:
+        """The forward of a whole network, under one vmap if its layers are used in ways that rules cannot follow.
+
+        Args:
+            module: The network.
+            forward: What it does in a capture, if it has parameters of its own.
+            layers: Those that must give examples first, and whether they may be used several times.
+            sink: Of the network.
+        """
+        original, looked = module.forward, False
+
+        @torch._disable_dynamo
+        def look(*args: Any, **kwargs: Any) -> None:
+            nonlocal forward, looked
+            with replaced_forwards(self._inside), _resting(module):
+                self._staying.update(_misused(layers, original, (args, kwargs)))
+            if self._staying and forward is None:
+                name = next(name for name, layer in module.named_modules() if layer in self._staying)
+                advice = f"let {name} see examples first, and once in a pass"
+                forward = self.forward(module, original, sink, advice)
+            looked = True
+
+        def chosen(*args: Any, **kwargs: Any) -> Any:
+            if not looked:
+                look(*args, **kwargs)
+            return (forward or original)(*args, **kwargs)
+
+        return chosen
+
+    def forward(self, module: nn.Module, original: Forward, sink: Sink, advice: str = _ADVICE) -> Forward:
+        """The forward of a module under a vmap over examples."""
+        problem, looked = f"{sink.label} has a forward that torch cannot follow by example", False
 
         def by_example(*args: Any, **kwargs: Any) -> Any:
-            with explained(problem, _ADVICE), disable_saved_tensors_hooks("checkpoints are taken"):
+            with explained(problem, advice), disable_saved_tensors_hooks("checkpoints are taken"):
                 return self._by_example(module, original, sink, (args, kwargs))
 
         @torch._disable_dynamo  # which would compile it anew for every parameter
@@ -99,7 +131,7 @@ class Copies:
                 args, kwargs = put([t if dim is None else t.unsqueeze(0) for t, dim in zip(own, dims, strict=True)])
                 found, put_out = _taken_apart(original(*args, **kwargs))
             if any(map(is_batchedtensor, module.buffers())):
-                raise PosterityError(f"{sink.label} keeps statistics of its batches: {_ADVICE}")
+                raise RuntimeError("it keeps statistics of its batches")  # as torch raises for those kept in place
             return found
 
         outputs = vmap(one, in_dims=(0, *dims), randomness="different")(copies, *tensors)
@@ -116,19 +148,24 @@ class Copies:
     def _add(self, p: Tensor, late: bool, gradient: Tensor) -> None:
         if late:
             raise PosterityError(SECOND_BATCH)
-        if id(p) not in self._sinks:
-            raise PosterityError("a layer whose input does not have examples first has no Kronecker factors")
         sink, name = self._sinks[id(p)]
+        if name not in sink.sums:
+            raise PosterityError(
+                f"{sink.label} is not given examples first, so that it has no Kronecker factors: a diagonal curvature, "
+                "as of VOGN and of Laplace(structure='diagonal'), can do with that"
+            )
         scale, out = sink.report(_ANY_CALL, gradient), sink.sums[name]
         out.add_(gradient.to(out.dtype).square().sum(0), alpha=scale)
 
 
-def _leaving(layer: nn.Module, original: Forward, rule: Forward, originals: Mapping[int, Tensor]) -> Forward:
+def _leaving(
+    layer: nn.Module, original: Forward, rule: Forward, originals: Mapping[int, Tensor], staying: Collection[nn.Module]
+) -> Forward:
     """A layer's forward inside a vmap, which goes outside with all examples where they come first."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         tensors, put = _taken_apart((args, kwargs))
-        if not _examples_first(tensors):
+        if layer in staying or not _examples_first(tensors):
             return original(*args, **kwargs)
         put_out = put
 
@@ -143,6 +180,26 @@ def _leaving(layer: nn.Module, original: Forward, rule: Forward, originals: Mapp
         return put_out(outputs)
 
     return forward
+
+
+def _misused(layers: Mapping[nn.Module, bool], forward: Forward, given: Any) -> set[nn.Module]:
+    """The layers that are used twice though they may not be, or do not give examples first, as two of these tell."""
+    tensors, put = _taken_apart(given)
+    batch = next((len(t) for t in tensors if t.dim()), 0)
+    args, kwargs = put([t[:2] if t.shape[:1] == (batch,) else t for t in tensors])
+    met: set[nn.Module] = set()
+    found: set[nn.Module] = set()
+
+    def note(layer: nn.Module, args: Any, output: Any) -> None:
+        first = next(iter(_taken_apart(output)[0]), None)
+        again = layer in met and not layers[layer]
+        if again or first is None or first.shape[:1] != (min(2, batch),):
+            found.add(layer)
+        met.add(layer)
+
+    with hooked(layers, note):
+        forward(*args, **kwargs)
+    return found
 
 
 class _Outside(torch.autograd.Function):

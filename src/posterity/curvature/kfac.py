@@ -90,11 +90,14 @@ class KroneckerCapture:
         self._forwards: list[tuple[nn.Module, Forward]] = []
         self._edges: list[GradientEdge] = []
         self._layers = {prefix or "the module": layer for prefix, layer in layers.items()}
+        sinks = []
         for (label, layer), block in zip(self._layers.items(), blocks, strict=True):
             sink = Sink(label, {"input": block.input, "output": block.output}, self._pass)
+            sinks.append(sink)
             self._forwards.append((layer, _watched(layer, layer.forward, sink, sharing, self._edges)))
         self._squares = SquareCapture(module, sums, skip=set(layers))
-        for layer, forward in self._forwards:
+        for sink, (layer, forward) in zip(sinks, self._forwards, strict=True):
+            self._squares.copies.owns(sink, dict(layer.named_parameters()))
             self._squares.copies.inside(layer, layer.forward, forward)
         self.curvature = KroneckerCurvature(blocks, self._squares.sums)
 

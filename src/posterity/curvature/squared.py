@@ -33,7 +33,7 @@ from posterity.curvature.convolution_rule import convolution
 from posterity.curvature.copies import Copies
 from posterity.curvature.generic_rule import generic
 from posterity.curvature.linear_rule import linear
-from posterity.curvature.recurrent_rule import cell, recurrent, rnn_cell
+from posterity.curvature.recurrent_rule import gru_cell, lstm_cell, recurrent, rnn_cell
 from posterity.curvature.sink import Forward, Pass, Rule, Sink
 from posterity.curvature.vector_rules import batch_norm, embedding, group_norm, layer_norm, rms_norm
 from posterity.networks import buffers_kept, is_batchnorm, parameter_uses
@@ -58,10 +58,12 @@ RULES: dict[Forward, Rule] = {
     nn.GRU.forward: recurrent,
     nn.LSTM.forward: recurrent,
     nn.RNNCell.forward: rnn_cell,
-    nn.GRUCell.forward: cell("GRU"),
-    nn.LSTMCell.forward: cell("LSTM"),
+    nn.GRUCell.forward: gru_cell,
+    nn.LSTMCell.forward: lstm_cell,
 }
 """A layer is known by its forward, so that a subclass that keeps the forward keeps the rule."""
+TURNING = (attention, recurrent, rnn_cell, gru_cell, lstm_cell)
+"""Rules that turn sequences themselves where these come first, and whose uses add up."""
 KNOWN = re.compile(r"(weight|bias)(_(ih|hh|hr)(_l\d+)?(_reverse)?)?|(in|out)_proj[._](weight|bias)")
 """Names of the parameters that rules know of; a layer with others has no rule."""
 
@@ -136,6 +138,7 @@ class SquareCapture:
         self._owned: dict[str, Collection[Tensor]] = {}  # the parameters of each watched layer
         self._used_once: dict[str, Collection[Tensor]] = {}  # those of which a pass has one use, however many calls
         forwards: dict[nn.Module, Forward] = {}
+        firsts: dict[nn.Module, bool] = {}  # layers that must have examples first, and whether their uses add up
         for prefix, unit, own in units(module):
             label = f"{prefix or 'the module'} ({type(unit).__name__})"
             rule = self._rule(unit, label)
@@ -150,10 +153,15 @@ class SquareCapture:
             self._owned[label] = own.values()
             self.copies.owns(sink, own)
             self.copies.inside(unit, unit.forward, forwards[unit] if has_rule(unit) else None)
+            if unit is not module and rule not in TURNING:
+                firsts[unit] = rule in (linear, self.copies.forward)
         self.sums = {name: self.sums[name] for name, _ in module.named_parameters() if name in self.sums}
         for layer in filter(is_batchnorm, module.modules()):
             if not any(p.requires_grad for p in layer.parameters()):
                 self.copies.inside(layer, layer.forward, layer.forward)
+        if firsts:
+            sink = Sink(f"the module ({type(module).__name__})", {}, self._pass)
+            forwards[module] = self.copies.whole(module, forwards.get(module), firsts, sink)
         if self._used_once:
             forwards[module] = _counting(forwards.get(module, module.forward), self._uses)
         self._forwards = list(forwards.items())
