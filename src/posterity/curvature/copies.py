@@ -77,7 +77,7 @@ class Copies:
                 self._staying.update(_misused(layers, original, (args, kwargs)))
             if self._staying and forward is None:
                 name = next(name for name, layer in module.named_modules() if layer in self._staying)
-                advice = f"let {name} see examples first, and once in a pass"
+                advice = f"let {name} see examples first, and once in a pass, or use a method such as IVON or SWAG"
                 forward = self.forward(module, original, sink, advice)
             looked = True
 

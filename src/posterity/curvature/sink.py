@@ -82,8 +82,8 @@ class Sink:
             raise PosterityError(f"squared gradients underflow in float16, met at {self.label}; use bfloat16 autocast")
         if shared.reported.setdefault(self.label, call) is not call:
             raise PosterityError(
-                f"{self.label} was used twice in one pass; squares of gradients can add up over the uses of linear and "
-                "recurrent layers alone, and Kronecker factors over none"
+                f"{self.label} was used twice in one pass: Kronecker factors are of layers that are used once, and "
+                "squares of gradients add up over a layer's own uses in one call of the network"
             )
         examples = gradient.shape[0]
         shared.examples = shared.examples or examples
