@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -20,7 +21,7 @@ from posterity.curvature.ggn import diagonal, full, kronecker
 from posterity.curvature.squared import SquareCapture
 from posterity.flat import Layout
 from posterity.probability.likelihoods import Categorical
-from posterity.types import Batch, PosterityError
+from posterity.types import Batch, PosterityError, PosterityWarning
 
 
 class Block(nn.Module):
@@ -227,6 +228,25 @@ def test_random_numbers_and_gradients_are_those_of_an_ordinary_pass():
             run()
             states.append(torch.get_rng_state())
     assert torch.equal(*states)
+
+
+class Outer(nn.Module):
+    """A layer without a rule, and a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.bias = nn.Bilinear(5, 5, 4), nn.Parameter(randn(4))
+
+    def forward(self, x):
+        return self.layer(x, x.flip(1)) + self.bias
+
+
+def test_layers_without_a_rule_are_taken_along_without_a_word():
+    module, inputs, targets = Outer().double(), randn(6, 5), randn(6, 4, seed=9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PosterityWarning)
+        found = squared_gradients(module, loss, (inputs, targets))
+    close(found, by_example(module, inputs, targets)[1])
 
 
 def test_two_batches_in_one_pass_are_refused():

@@ -3,7 +3,8 @@
 A class token, positions that are learned, the scale of a branch, a table that words are looked up in and scored by:
 such a parameter P is used in the midst of a module's own code, in ways that no rule can foresee. The module's forward
 runs under ``vmap`` instead, with P.expand(B, ...) for P, so that the gradient that reaches the copies is each example's
-own. It runs once, dropout included, and the copies themselves take no memory.
+own. It runs once, dropout included, and the copies themselves take no memory. That it gives what it gives on the batch
+is looked at once, in eval mode.
 
 Layers with a rule leave the vmap, and see the whole batch as ever. Where examples do not come first in what a layer is
 given (as in positions 0, 1, 2, ... that all examples share), it stays inside and uses copies, too.

@@ -137,43 +137,55 @@ class SquareCapture:
         self._uses: Counter[int] = Counter()
         self._owned: dict[str, Collection[Tensor]] = {}  # the parameters of each watched layer
         self._used_once: dict[str, Collection[Tensor]] = {}  # those of which a pass has one use, however many calls
-        forwards: dict[nn.Module, Forward] = {}
+        self._forwards: list[tuple[nn.Module, Forward]] = []
+        followed: list[str] = []  # modules under a vmap, which takes along what is below them
+        whole: Forward | None = None
         firsts: dict[nn.Module, bool] = {}  # layers that must have examples first, and whether their uses add up
         for prefix, unit, own in units(module):
             label = f"{prefix or 'the module'} ({type(unit).__name__})"
-            rule = self._rule(unit, label)
-            if rule is not generic and (unit is not module or rule == self.copies.forward):
+            rule = self._rule(unit)
+            if rule is not generic:
                 self._used_once[label] = own.values()
+            elif not prefix.startswith(tuple(followed)):
+                message = f"{label} has no rule for squared gradients; it is run a second time, example by example"
+                warnings.warn(message, PosterityWarning, stacklevel=3)
             if prefix in skip:
                 continue
             named = {name: f"{prefix}.{name}" if prefix else name for name in own}
             self.sums.update({named[name]: _zeros(p) if sums is None else sums[named[name]] for name, p in own.items()})
             sink = Sink(label, {name: self.sums[named[name]] for name in own}, self._pass)
-            forwards[unit] = rule(unit, unit.forward, sink)
             self._owned[label] = own.values()
             self.copies.owns(sink, own)
-            self.copies.inside(unit, unit.forward, forwards[unit] if has_rule(unit) else None)
-            if unit is not module and rule not in TURNING:
+            forward = rule(unit, unit.forward, sink)
+            self.copies.inside(unit, unit.forward, forward if has_rule(unit) else None)
+            if rule == self.copies.forward:
+                followed.append(f"{prefix}." if prefix else "")
+            if unit is module:
+                whole = forward
+                continue
+            self._forwards.append((unit, forward))
+            if rule not in TURNING:
                 firsts[unit] = rule in (linear, self.copies.forward)
         self.sums = {name: self.sums[name] for name, _ in module.named_parameters() if name in self.sums}
+        self._watch_whole(module, whole, firsts)
+
+    def _rule(self, unit: nn.Module) -> Rule:
+        if has_rule(unit):
+            return RULES[type(unit).forward]
+        return self.copies.forward if _parts(unit) else generic
+
+    def _watch_whole(self, module: nn.Module, forward: Forward | None, firsts: dict[nn.Module, bool]) -> None:
+        """Watch the network itself, whose own forward this is if it has parameters for itself."""
         for layer in filter(is_batchnorm, module.modules()):
             if not any(p.requires_grad for p in layer.parameters()):
                 self.copies.inside(layer, layer.forward, layer.forward)
         if firsts:
             sink = Sink(f"the module ({type(module).__name__})", {}, self._pass)
-            forwards[module] = self.copies.whole(module, forwards.get(module), firsts, sink)
+            forward = self.copies.whole(module, forward, firsts, sink)
         if self._used_once:
-            forwards[module] = _counting(forwards.get(module, module.forward), self._uses)
-        self._forwards = list(forwards.items())
-
-    def _rule(self, unit: nn.Module, label: str) -> Rule:
-        if has_rule(unit):
-            return RULES[type(unit).forward]
-        if _parts(unit):
-            return self.copies.forward
-        message = f"{label} has no rule for squared gradients; it is run a second time, example by example"
-        warnings.warn(message, PosterityWarning, stacklevel=4)
-        return generic
+            forward = _counting(forward or module.forward, self._uses)
+        if forward:
+            self._forwards.append((module, forward))
 
     @contextmanager
     def on(self, weight: float = 1.0) -> Iterator[None]:
