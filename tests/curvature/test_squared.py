@@ -293,6 +293,25 @@ def test_bfloat16_autocast_agrees_to_its_own_precision():
         assert (squares[name] - value).norm() / value.norm() < 0.02, name
 
 
+@pytest.mark.filterwarnings("ignore:.* has no rule")
+@pytest.mark.parametrize(
+    "layer", [nn.PReLU(8), nn.ConvTranspose1d(8, 8, 3), nn.utils.parametrizations.weight_norm(nn.Conv1d(8, 8, 3))]
+)
+def test_layers_that_are_run_again_under_autocast(layer):
+    """They were run again without it: weights and inputs differed in type, and these networks were refused."""
+    module = nn.Sequential(nn.Conv1d(3, 8, 3), layer, nn.Flatten(), nn.LazyLinear(4))
+    inputs, targets = randn(16, 3, 8).float(), randn(16, 4, seed=9).float()
+    module(inputs)
+    exact = squared_gradients(module, loss, (inputs, targets))
+    with capture(module) as squares:
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = module(inputs)
+        loss(outputs.float(), targets).backward()
+    for name, value in exact.items():
+        assert squares[name].dtype == torch.float32
+        assert (squares[name] - value).norm() / value.norm() < 0.05, name
+
+
 def test_the_graph_is_let_go_of():
     module = nn.Linear(5, 4)
     with capture(module):
