@@ -184,17 +184,17 @@ def _leaving(
 
 
 def _misused(layers: Mapping[nn.Module, bool], forward: Forward, given: Any) -> set[nn.Module]:
-    """The layers that are used twice though they may not be, or do not give examples first, as two of these tell."""
+    """The layers that are used twice though they may not be, or do not give examples first, as three of these tell."""
     tensors, put = _taken_apart(given)
     batch = next((len(t) for t in tensors if t.dim()), 0)
-    args, kwargs = put([t[:2] if t.shape[:1] == (batch,) else t for t in tensors])
+    args, kwargs = put([t[:3] if t.shape[:1] == (batch,) else t for t in tensors])
     met: set[nn.Module] = set()
     found: set[nn.Module] = set()
 
     def note(layer: nn.Module, args: Any, output: Any) -> None:
         first = next(iter(_taken_apart(output)[0]), None)
         again = layer in met and not layers[layer]
-        if again or first is None or first.shape[:1] != (min(2, batch),):
+        if again or first is None or first.shape[:1] != (min(3, batch),):
             found.add(layer)
         met.add(layer)
 
