@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import subprocess
+import sys
 import warnings
 import weakref
 
@@ -340,3 +342,13 @@ def test_nothing_waits_for_the_garbage_collector():
         assert [ref() for ref in dead] == [None, None]
     finally:
         gc.enable()
+
+
+def test_a_look_at_a_network_does_not_import_a_compiler():
+    """It takes a second."""
+    code = (
+        "import sys, torch; from posterity.curvature import squared_gradients; "
+        "net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)); x = torch.ones(3, 2); "
+        "squared_gradients(net, lambda f, y: (f - y).square().mean(), (x, x)); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

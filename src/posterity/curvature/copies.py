@@ -71,14 +71,14 @@ class Copies:
         """
         original, looked = module.forward, False
 
-        @torch._disable_dynamo
+        @_uncompiled
         def look(*args: Any, **kwargs: Any) -> None:
             nonlocal forward, looked
             with replaced_forwards(self._inside), _resting(module):
                 self._staying.update(_misused(layers, original, (args, kwargs)))
             if self._staying and forward is None:
                 name = next(name for name, layer in module.named_modules() if layer in self._staying)
-                advice = f"let {name} see examples first, and once in a pass, or use a method such as IVON or SWAG"
+                advice = f"let {name} see examples first, and once in a pass, or use IVON, SWAG or another method"
                 forward = self.forward(module, original, sink, advice)
             looked = True
 
@@ -97,7 +97,7 @@ class Copies:
             with explained(problem, advice), disable_saved_tensors_hooks("checkpoints are taken"):
                 return self._by_example(module, original, sink, (args, kwargs))
 
-        @torch._disable_dynamo  # which would compile it anew for every parameter
+        @_uncompiled  # it would be compiled anew for every parameter
         def forward(*args: Any, **kwargs: Any) -> Any:
             nonlocal looked
             with transformable(module), replaced_forwards(self._inside):
@@ -242,6 +242,12 @@ def _resting(module: nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
+
+
+def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which a compiler leaves as it is; only then is imported what says so, which takes a second."""
+    hidden = torch._disable_dynamo(function)
+    return lambda *args, **kwargs: (hidden if torch.compiler.is_compiling() else function)(*args, **kwargs)
 
 
 def _floats(outputs: Any) -> list[Tensor]:

@@ -14,6 +14,7 @@ from posterity.unrolled import Forward as Forward
 
 Made = TypeVar("Made")
 
+_OTHERS = "IVON, SWAG and Laplace(structure='last-layer') take such networks"
 SECOND_BATCH = "a second batch came in one pass: enter sampled_weights() for every backward pass"
 
 
@@ -83,14 +84,14 @@ class Sink:
         if shared.reported.setdefault(self.label, call) is not call:
             raise PosterityError(
                 f"{self.label} was used twice in one pass: Kronecker factors are of layers that are used once, and "
-                "squares of gradients add up over a layer's own uses in one call of the network"
+                f"squares of gradients add up over a layer's own uses in one call of the network; {_OTHERS}"
             )
         examples = gradient.shape[0]
         shared.examples = shared.examples or examples
         if examples != shared.examples:
             raise PosterityError(
                 f"{self.label} saw a leading dimension of {examples} where the batch has {shared.examples} examples, "
-                "and examples must stay the leading dimension throughout"
+                f"and examples must stay the leading dimension throughout; {_OTHERS}"
             )
         shared.unsure |= gradient.dim() > 2 and gradient.shape[1] == examples
         return examples / shared.weight
