@@ -251,8 +251,20 @@ def test_layers_without_a_rule_are_taken_along_without_a_word():
     close(found, by_example(module, inputs, targets)[1])
 
 
-def test_two_batches_in_one_pass_are_refused():
-    module, (x, y) = Bare(), (randn(6, 5), randn(6, 5))
+class Again(nn.Module):
+    """Calls a normalisation twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(5).double()
+
+    def forward(self, x):
+        return self.norm(self.norm(x).square())
+
+
+@pytest.mark.parametrize("make", [Bare, Again])
+def test_two_batches_in_one_pass_are_refused(make):
+    module, (x, y) = make(), (randn(6, 5), randn(6, 5))
     watch = SquareCapture(module)
     with watch.on():
         loss(module(x), y).backward()
