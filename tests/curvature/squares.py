@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from posterity.calling import call
 from posterity.curvature import gradient_moments
 
 
@@ -35,6 +36,15 @@ def by_vmap(module: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[dict, d
         warnings.filterwarnings("ignore", "There is a performance drop")
         each = vmap(grad(one), in_dims=(None, 0, 0))(params, inputs, targets)
     return {k: g.mean(0) for k, g in each.items()}, {k: g.square().mean(0) for k, g in each.items()}
+
+
+def by_example(module: nn.Module, inputs, targets) -> tuple[dict, dict]:
+    """Moments of the gradients of each example's loss, all from one pass with the same dropout masks."""
+    names, params = zip(*module.named_parameters(), strict=True)
+    outputs, batch = call(module, inputs), range(len(targets))
+    each = [torch.autograd.grad(loss(outputs[[i]], targets[[i]]), params, retain_graph=True) for i in batch]
+    gradients = {name: torch.stack(own) for name, own in zip(names, zip(*each, strict=True), strict=True)}
+    return {k: g.mean(0) for k, g in gradients.items()}, {k: g.square().mean(0) for k, g in gradients.items()}
 
 
 def close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-10) -> None:

@@ -201,6 +201,18 @@ def test_factors_of_layers_whose_outputs_are_overwritten():
         assert one.output.trace() > 0
 
 
+def test_factors_of_a_layer_on_sequences_whose_output_is_overwritten():
+    """It is a view, from which what overwrites it took the hook: the layer was said to be used outside its forward."""
+    x, y = torch.randn(6, 4, 3), torch.arange(6) % 2
+    found = []
+    for inplace in (True, False):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 5), nn.ReLU(inplace), nn.Linear(5, 2), nn.Flatten(), nn.Linear(8, 2))
+        blocks = ggn.kronecker(net, Categorical(), Batch(x, y)).blocks
+        found.append([(block.input, block.output) for block in blocks])
+    torch.testing.assert_close(*found)
+
+
 class Tied(nn.Module):
     """Encodes and decodes with one matrix, so that the network as a whole is what has a parameter of its own."""
 

@@ -182,14 +182,12 @@ class ClassToken(nn.Module):
     ("module", "shape"),
     [
         (nn.Sequential(nn.Linear(5, 4), nn.PReLU(4)), (6, 5)),
-        (Scaled(), (6, 5)),
         (nn.Bilinear(5, 5, 3), (6, 5)),
         (nn.utils.parametrizations.weight_norm(nn.Linear(5, 4, bias=False)), (6, 5)),
         (nn.utils.parametrizations.spectral_norm(nn.Linear(5, 4)), (6, 5)),
-        (Biased(), (4, 3, 6)),
         (ClassToken(), (6, 3, 5)),
     ],
-    ids=["prelu", "own parameter", "two inputs", "weight norm", "spectral norm", "attention with more", "class token"],
+    ids=["prelu", "two inputs", "weight norm", "spectral norm", "class token"],
 )
 def test_other_layers_fall_back_and_say_so_once(module, shape, monkeypatch):
     inputs = randn(*shape)
@@ -205,6 +203,11 @@ def test_other_layers_fall_back_and_say_so_once(module, shape, monkeypatch):
     expected = by_vmap(module, inputs, targets)
     close(mean, expected[0])
     close(square, expected[1])
+
+
+@pytest.mark.parametrize(("module", "shape"), [(Scaled(), (6, 5)), (Biased(), (4, 3, 6))], ids=["scale", "attention"])
+def test_parameters_beside_layers(module, shape):
+    check(module, randn(*shape))
 
 
 def test_a_whole_network_with_in_place_activations_and_a_residual():
@@ -288,6 +291,25 @@ def test_bfloat16_autocast_agrees_to_its_own_precision():
     for name, value in exact.items():
         assert squares[name].dtype == torch.float32
         assert (squares[name] - value).norm() / value.norm() < 0.02, name
+
+
+@pytest.mark.filterwarnings("ignore:.* has no rule")
+@pytest.mark.parametrize(
+    "layer", [nn.PReLU(8), nn.ConvTranspose1d(8, 8, 3), nn.utils.parametrizations.weight_norm(nn.Conv1d(8, 8, 3))]
+)
+def test_layers_that_are_run_again_under_autocast(layer):
+    """They were run again without it: weights and inputs differed in type, and these networks were refused."""
+    module = nn.Sequential(nn.Conv1d(3, 8, 3), layer, nn.Flatten(), nn.LazyLinear(4))
+    inputs, targets = randn(16, 3, 8).float(), randn(16, 4, seed=9).float()
+    module(inputs)
+    exact = squared_gradients(module, loss, (inputs, targets))
+    with capture(module) as squares:
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = module(inputs)
+        loss(outputs.float(), targets).backward()
+    for name, value in exact.items():
+        assert squares[name].dtype == torch.float32
+        assert (squares[name] - value).norm() / value.norm() < 0.05, name
 
 
 def test_the_graph_is_let_go_of():

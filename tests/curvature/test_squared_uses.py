@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.curvature.squares import by_vmap, check, close, loss, randn
+from tests.curvature.squares import by_example, by_vmap, check, close, loss, randn
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from posterity.curvature import capture, gradient_moments, squared_gradients
 from posterity.curvature.squared import check_is_mean
-from posterity.types import PosterityError, PosterityWarning
+from posterity.types import PosterityError
 
 
 def test_a_sum_where_a_mean_was_promised_is_refused():
@@ -92,35 +92,63 @@ class Tied(nn.Module):
         return self.head(self.body(indices))
 
 
-def test_layers_that_share_a_parameter_are_run_again_together():
+def test_layers_that_share_a_parameter_have_the_squares_of_both_uses():
     module = Tied().double()
     indices = torch.tensor([[1, 1, 2], [0, 3, 6], [5, 5, 5], [4, 2, 1]])
     targets = randn(4, 3, seed=9)
-    with pytest.warns(PosterityWarning, match=r"^body \(Module\) has no rule") as said:
-        mean, square = gradient_moments(module, loss, (indices, targets))
-    assert len(said) == 1
+    mean, square = gradient_moments(module, loss, (indices, targets))
     expected = by_vmap(module, indices, targets)
     close(mean, expected[0])
     close(square, expected[1])
 
 
 @pytest.mark.parametrize("layer", [nn.Conv1d(5, 5, 1), nn.LayerNorm(4)], ids=["convolution", "normalisation"])
-def test_other_layers_used_twice_are_refused(layer):
-    with pytest.raises(PosterityError, match="used twice"):
-        squared_gradients(Twice(layer).double(), loss, (randn(6, 5, 4), randn(6, 5, 4)))
+def test_the_uses_of_other_layers_add_up_before_squaring(layer):
+    check(Twice(layer), randn(6, 5, 4))
 
 
-def test_a_batch_folded_into_other_dimensions_is_refused():
+def test_a_network_that_is_called_twice_in_one_pass_is_refused():
+    module, inputs = Twice(nn.LayerNorm(4)).double().layer, randn(6, 4)
+    with pytest.raises(PosterityError, match="used twice"), capture(module):
+        (module(inputs) * module(2 * inputs)).mean().backward()
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(5, 5), nn.GroupNorm(1, 5)], ids=["linear", "normalisation"])
+def test_a_batch_that_is_folded_into_other_dimensions_for_a_while(layer):
     class Folded(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.second = nn.Linear(5, 5).double(), nn.Linear(5, 4).double()
+            self.first, self.second, self.third = nn.Linear(5, 5), layer, nn.Linear(5, 4)
 
         def forward(self, x):
-            return self.second(self.first(x).flatten(0, 1)).unflatten(0, x.shape[:2])
+            return self.third(self.second(self.first(x).flatten(0, 1)).unflatten(0, x.shape[:2]))
 
-    with pytest.raises(PosterityError, match="leading dimension"):
-        squared_gradients(Folded(), loss, (randn(6, 3, 5), randn(6, 3, 4)))
+    check(Folded(), randn(6, 3, 5))
+
+
+class Batched(nn.Module):
+    """Looks places up that all examples share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.conv, self.out = nn.Embedding(6, 5), nn.Conv1d(5, 4, 3), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.out(self.conv((x + self.places(torch.arange(x.shape[1]))).mT).mean(-1))
+
+
+@pytest.mark.parametrize("positions", [4, 6])
+def test_places_that_all_examples_share(positions):
+    check(Batched(), randn(6, positions, 5))
+
+
+def test_a_misused_layer_in_a_network_that_torch_cannot_follow_is_refused():
+    class Branching(Batched):
+        def forward(self, x):
+            return super().forward(x if float(x.sum()) > 0 else -x)
+
+    with pytest.raises(PosterityError, match="let places see examples first, and once in a pass"):
+        squared_gradients(Branching().double(), loss, (randn(6, 4, 5), randn(6, 4)))
 
 
 def test_a_parameter_used_outside_its_layer_is_refused():
@@ -212,7 +240,7 @@ class SequenceFirst(nn.Module):
 @pytest.mark.parametrize("positions", [5, 6])
 def test_as_many_positions_as_examples_are_told_apart(positions):
     """Where they are as many, squares would be sums over examples of what belongs to positions."""
-    with pytest.raises(PosterityError, match="examples must stay the leading dimension"):
-        squared_gradients(SequenceFirst().double(), loss, (randn(6, positions, 3), randn(6, 4)))
+    module, inputs, targets = SequenceFirst().double(), randn(6, positions, 3), randn(6, 4)
+    close(squared_gradients(module, loss, (inputs, targets)), by_example(module, inputs, targets)[1])
     check(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)), randn(6, 6, 3))
     check(nn.Sequential(nn.Conv1d(3, 6, 3), nn.Flatten(), nn.Linear(24, 4)), randn(6, 3, 6))

@@ -53,22 +53,33 @@ def test_a_temperature_may_be_of_numpys_single_precision(method):
     torch.testing.assert_close(first, second, rtol=0, atol=0)
 
 
-class SequenceFirst(nn.Module):
-    """A transformer's layer whose positions come before the examples, as torch's own do by default."""
+class Sequences(nn.Module):
+    """A transformer's layer, whose positions may come before the examples, as torch's own do by default."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_first: bool) -> None:
         super().__init__()
-        self.layer, self.out = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0), nn.Linear(4, 3)
+        self.layer, self.out = nn.TransformerEncoderLayer(4, 2, 6, 0.0, batch_first=batch_first), nn.Linear(4, 3)
+        self.batch_first = batch_first
 
     def forward(self, x):
-        return self.out(self.layer(x.transpose(0, 1)).mean(0))
+        return self.out(self.layer(x).mean(1) if self.batch_first else self.layer(x.transpose(0, 1)).mean(0))
 
 
-@pytest.mark.parametrize(
-    "method", [pst.VOGN(), pst.OGN(), pst.KFAC(), pst.NoisyKFAC(), pst.HWA(of=pst.VOGN(), start=0, every=1)]
-)
+SEQUENCES = (torch.randn(16, 8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16) % 3)
+
+
+@pytest.mark.parametrize("method", [pst.VOGN(), pst.OGN(), pst.HWA(of=pst.VOGN(), start=0, every=1)])
 def test_sequences_as_long_as_a_batch_are_not_taken_for_examples(method):
     """Squares were taken position by position, up to ten times off, where a batch had as many examples."""
-    inputs = torch.randn(16, 8, 4, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(pst.PosterityError, match=r"layer\..* saw a leading dimension of 8 where the batch has 2"):
-        pst.fit(SequenceFirst(), method, (inputs, torch.arange(16) % 3), epochs=1, training=pst.Training(batch_size=8))
+    means = []
+    for batch_first in (True, False):
+        torch.manual_seed(0)
+        training = pst.Training(batch_size=8, progress=False)
+        means.append(pst.fit(Sequences(batch_first), method, SEQUENCES, epochs=3, training=training).mean())
+    torch.testing.assert_close(*means, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", [pst.KFAC(), pst.NoisyKFAC()])
+def test_layers_that_do_not_see_examples_first_have_no_kronecker_factors(method):
+    with pytest.raises(pst.PosterityError, match=r"layer.linear2 is not given examples first.*: a diagonal curvature"):
+        pst.fit(Sequences(False), method, SEQUENCES, epochs=1, training=pst.Training(batch_size=8))

@@ -6,8 +6,10 @@ uses no random numbers. That is checked: what the layer gave on the batch must b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,11 +29,12 @@ _CHUNK = 16  # workspaces: the vmap holds several tensors the size of the per-ex
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a module: its inputs, its buffers before it, and its outputs with gradients, each by its place."""
+    """One call of a module: its inputs, buffers and autocast, and its outputs with gradients, each by its place."""
 
     inputs: list[Any]
     spec: TreeSpec
     buffers: Params
+    autocast: Callable[[], AbstractContextManager[Any]]
     places: list[int]
     outputs: list[Tensor]
 
@@ -50,7 +53,7 @@ def generic(module: nn.Module, original: Forward, sink: Sink) -> Forward:
         inputs, spec = tree_flatten((args, kwargs))
         inputs = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in inputs]
         outputs = [leaves[i].detach().clone() for i in places]  # a clone, for an in-place activation may follow
-        call = _Call(inputs, spec, buffers, places, outputs)
+        call = _Call(inputs, spec, buffers, _autocast(outputs[0].device.type), places, outputs)
 
         def backward(gradients: Sequence[Tensor | None]) -> None:
             nonlocal rerunning
@@ -65,6 +68,11 @@ def generic(module: nn.Module, original: Forward, sink: Sink) -> Forward:
         return out
 
     return forward
+
+
+def _autocast(device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """The autocast that is on, for a backward pass, in which none is."""
+    return partial(torch.autocast, device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device), False)
 
 
 @torch.no_grad()
@@ -82,7 +90,7 @@ def _add_squares(module: nn.Module, sink: Sink, call: _Call, gradients: list[Ten
         args, kwargs = tree_unflatten(inputs, call.spec)
         buffers = {name: b.clone() for name, b in call.buffers.items()}  # the module may write into them
         leaves = tree_flatten(functional_call(module, {**params, **held, **buffers}, args, kwargs))[0]
-        return [leaves[i].squeeze(0) for i in call.places]
+        return [leaves[i].squeeze(0).to(out.dtype) for i, out in zip(call.places, call.outputs, strict=True)]
 
     def gradient(own: list[Tensor], d: list[Tensor]) -> tuple[list[Tensor], Params]:
         out, pull = vjp(lambda p: outputs(p, own), params)  # type: ignore[misc]
@@ -93,17 +101,18 @@ def _add_squares(module: nn.Module, sink: Sink, call: _Call, gradients: list[Ten
         part = slice(start, start + size)
         own, d = [call.inputs[i][part] for i in mapped], [g[part] for g in gradients]
         try:
-            with transformable(module):
+            with transformable(module), call.autocast():
                 again, squares = vmap(gradient, randomness="different")(own, d)  # randomness is found below
         except RuntimeError as error:
             raise PosterityError(f"{sink.label} has no per-example gradients: {error}") from error
-        _check_same(sink.label, again, [out[part] for out in call.outputs])
+        check_same(sink.label, again, [out[part] for out in call.outputs])
         for name, square in squares.items():
             sink.sums[name].add_(square.square().sum(0), alpha=scale)  # not in place: two may share memory
 
 
-def _check_same(label: str, again: list[Tensor], outputs: list[Tensor]) -> None:
+def check_same(label: str, again: list[Tensor], outputs: list[Tensor]) -> None:
+    """Refuse a layer that gives each example something else alone than on the batch."""
     for a, b in zip(again, outputs, strict=True):
         tolerance = 1e3 * torch.finfo(b.dtype).eps
-        if not torch.allclose(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max())):
+        if a.shape != b.shape or not torch.allclose(a, b, rtol=tolerance, atol=tolerance * float(b.abs().max())):
             raise PosterityError(f"{label} is random or mixes examples, so that it has no per-example gradients")

@@ -172,4 +172,7 @@ def _outputs(module: nn.Module, batch: Batch) -> Tensor:
 
 def _check_outputs(outputs: Tensor) -> None:
     if outputs.dim() != 2:
-        raise PosterityError(f"curvature needs outputs of shape [batch, outputs], got {tuple(outputs.shape)}")
+        raise PosterityError(
+            f"curvature needs outputs of shape [batch, outputs], got {tuple(outputs.shape)}: where an example has "
+            "several rows of them, such as words or pixels, use another method, such as SWAG or IVON"
+        )

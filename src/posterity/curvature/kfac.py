@@ -80,7 +80,7 @@ class KroneckerCapture:
         if sharing not in ("expand", "reduce"):
             raise PosterityError(f"sharing must be 'expand' or 'reduce', got {sharing!r}")
         self._pass = Pass()
-        layers = {prefix: unit for prefix, unit in units(module) if _has_factors(unit)}
+        layers = {prefix: unit for prefix, unit, _ in units(module) if _has_factors(unit)}
         names = [_names(prefix, layer) for prefix, layer in layers.items()]
         sizes = [_sizes(layer) for layer in layers.values()]
         first = next(module.parameters())
@@ -90,10 +90,15 @@ class KroneckerCapture:
         self._forwards: list[tuple[nn.Module, Forward]] = []
         self._edges: list[GradientEdge] = []
         self._layers = {prefix or "the module": layer for prefix, layer in layers.items()}
+        sinks = []
         for (label, layer), block in zip(self._layers.items(), blocks, strict=True):
             sink = Sink(label, {"input": block.input, "output": block.output}, self._pass)
+            sinks.append(sink)
             self._forwards.append((layer, _watched(layer, layer.forward, sink, sharing, self._edges)))
         self._squares = SquareCapture(module, sums, skip=set(layers))
+        for sink, (layer, forward) in zip(sinks, self._forwards, strict=True):
+            self._squares.copies.owns(sink, dict(layer.named_parameters()))
+            self._squares.copies.inside(layer, layer.forward, forward)
         self.curvature = KroneckerCurvature(blocks, self._squares.sums)
 
     @contextmanager
@@ -116,7 +121,8 @@ class KroneckerCapture:
 
     def check_complete(self, with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient without its layer being called."""
-        self._pass.check_complete(self._layers, with_gradient)
+        owned = {label: list(layer.parameters()) for label, layer in self._layers.items()}
+        self._pass.check_complete(owned, with_gradient)
         self._squares.check_complete(with_gradient)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from posterity.curvature.outer import add_moments, examples_at_once
-from posterity.curvature.sink import Forward, Sink
+from posterity.curvature.sink import SECOND_BATCH, Forward, Sink
 from posterity.types import PosterityError
 
 LIFT = 2.0**30
@@ -86,7 +86,7 @@ class _Use(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         if ctx.late:  # its examples are others, and the loss of each batch is another mean
-            raise PosterityError("a second batch came in one pass: enter sampled_weights() for every backward pass")
+            raise PosterityError(SECOND_BATCH)
         x, weight = ctx.saved_tensors
         ctx.uses.append((x, d))
         return d @ weight.to(d.dtype) if ctx.needs_input_grad[0] else None, None, None, None, None

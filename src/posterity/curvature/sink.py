@@ -6,13 +6,16 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posterity.curvature.outer import Workspace
 from posterity.types import Params, PosterityError
 from posterity.unrolled import Forward as Forward
 
 Made = TypeVar("Made")
+
+_OTHERS = "IVON, SWAG and Laplace(structure='last-layer') take such networks"
+SECOND_BATCH = "a second batch came in one pass: enter sampled_weights() for every backward pass"
 
 
 class Pass:
@@ -49,13 +52,13 @@ class Pass:
         """Let go of the graph."""
         self._made.clear()
 
-    def check_complete(self, layers: Mapping[str, nn.Module], with_gradient: Collection[Tensor]) -> None:
+    def check_complete(self, owned: Mapping[str, Collection[Tensor]], with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient and its layer did not report."""
-        silent = [(label, layer) for label, layer in layers.items() if label not in self.reported]
+        silent = [(label, own) for label, own in owned.items() if label not in self.reported]
         if silent:
             got = {id(p) for p in with_gradient}
-            for label, layer in silent:
-                if any(id(p) in got for p in layer.parameters()):
+            for label, own in silent:
+                if any(id(p) in got for p in own):
                     raise PosterityError(f"a parameter of {label} was used outside its forward, unwatched")
 
 
@@ -81,15 +84,15 @@ class Sink:
             raise PosterityError(f"squared gradients underflow in float16, met at {self.label}; use bfloat16 autocast")
         if shared.reported.setdefault(self.label, call) is not call:
             raise PosterityError(
-                f"{self.label} was used twice in one pass; squares of gradients can add up over the uses of linear and "
-                "recurrent layers alone, and Kronecker factors over none"
+                f"{self.label} was used twice in one pass: Kronecker factors are of layers that are used once, and "
+                f"squares of gradients add up over a layer's own uses in one call of the network; {_OTHERS}"
             )
         examples = gradient.shape[0]
         shared.examples = shared.examples or examples
         if examples != shared.examples:
             raise PosterityError(
                 f"{self.label} saw a leading dimension of {examples} where the batch has {shared.examples} examples, "
-                "and examples must stay the leading dimension throughout"
+                f"and examples must stay the leading dimension throughout; {_OTHERS}"
             )
         shared.unsure |= gradient.dim() > 2 and gradient.shape[1] == examples
         return examples / shared.weight
@@ -106,6 +109,7 @@ def watched(original: Forward, backward: Callable[[Tensor, Tensor, object], None
         out = original(x)
         if out.requires_grad:
             inputs, call = x.detach(), object()
+            out = out.clone() if out._is_view() else out  # an in-place activation would take a view's hook away
             out.register_hook(lambda gradient: backward(inputs, gradient, call))
         return out
 

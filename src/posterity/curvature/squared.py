@@ -30,12 +30,13 @@ from torch.nn.utils.parametrize import is_parametrized
 from posterity.calling import call, map_inputs
 from posterity.curvature.attention_rule import attention
 from posterity.curvature.convolution_rule import convolution
+from posterity.curvature.copies import Copies
 from posterity.curvature.generic_rule import generic
 from posterity.curvature.linear_rule import linear
-from posterity.curvature.recurrent_rule import cell, recurrent, rnn_cell
+from posterity.curvature.recurrent_rule import gru_cell, lstm_cell, recurrent, rnn_cell
 from posterity.curvature.sink import Forward, Pass, Rule, Sink
-from posterity.curvature.vector_rules import batch_norm, embedding, group_norm, layer_norm
-from posterity.networks import buffers_kept, parameter_uses
+from posterity.curvature.vector_rules import batch_norm, embedding, group_norm, layer_norm, rms_norm
+from posterity.networks import buffers_kept, is_batchnorm, parameter_uses
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning
 from posterity.unrolled import replaced_forwards
 
@@ -51,15 +52,18 @@ RULES: dict[Forward, Rule] = {
     _BatchNorm.forward: batch_norm,
     nn.LayerNorm.forward: layer_norm,
     nn.GroupNorm.forward: group_norm,
+    nn.RMSNorm.forward: rms_norm,
     nn.MultiheadAttention.forward: attention,
     nn.RNN.forward: recurrent,
     nn.GRU.forward: recurrent,
     nn.LSTM.forward: recurrent,
     nn.RNNCell.forward: rnn_cell,
-    nn.GRUCell.forward: cell("GRU"),
-    nn.LSTMCell.forward: cell("LSTM"),
+    nn.GRUCell.forward: gru_cell,
+    nn.LSTMCell.forward: lstm_cell,
 }
 """A layer is known by its forward, so that a subclass that keeps the forward keeps the rule."""
+TURNING = (attention, recurrent, rnn_cell, gru_cell, lstm_cell)
+"""Rules that turn sequences themselves where these come first, and whose uses add up."""
 KNOWN = re.compile(r"(weight|bias)(_(ih|hh|hr)(_l\d+)?(_reverse)?)?|(in|out)_proj[._](weight|bias)")
 """Names of the parameters that rules know of; a layer with others has no rule."""
 
@@ -121,7 +125,7 @@ class SquareCapture:
     """Adds the mean squared gradients of each backward pass that runs while it is on to ``sums``.
 
     Args:
-        module: Whose layers to watch. Layers without a rule of their own are run again by vmap, with a warning.
+        module: Whose layers to watch. What has no rule runs under vmap: layers a second time, with a warning.
         sums: Where to add, by parameter name; fresh zeros by default.
         skip: Names of layers to leave alone.
     """
@@ -129,25 +133,59 @@ class SquareCapture:
     def __init__(self, module: nn.Module, sums: Params | None = None, skip: Collection[str] = ()) -> None:
         self.sums: Params = {}
         self._pass = Pass()
-        self._units: dict[str, nn.Module] = {}
-        self._forwards: list[tuple[nn.Module, Forward]] = []
+        self.copies = Copies(self._pass)
         self._uses: Counter[int] = Counter()
-        self._used_once: dict[str, nn.Module] = {}  # layers of whose parameters a pass has one use, however many calls
-        for prefix, unit in units(module):
+        self._owned: dict[str, Collection[Tensor]] = {}  # the parameters of each watched layer
+        self._used_once: dict[str, Collection[Tensor]] = {}  # those of which a pass has one use, however many calls
+        self._forwards: list[tuple[nn.Module, Forward]] = []
+        followed: list[str] = []  # modules under a vmap, which takes along what is below them
+        whole: Forward | None = None
+        firsts: dict[nn.Module, bool] = {}  # layers that must have examples first, and whether their uses add up
+        for prefix, unit, own in units(module):
             label = f"{prefix or 'the module'} ({type(unit).__name__})"
-            rule = None if prefix in skip else _rule(unit, label)
-            if unit is not module and rule is not generic:
-                self._used_once[label] = unit
-            if rule is None:
+            rule = self._rule(unit)
+            if rule is not generic:
+                self._used_once[label] = own.values()
+            elif not prefix.startswith(tuple(followed)):
+                message = f"{label} has no rule for squared gradients; it is run a second time, example by example"
+                warnings.warn(message, PosterityWarning, stacklevel=3)
+            if prefix in skip:
                 continue
-            own = {name: p for name, p in unit.named_parameters() if p.requires_grad}
             named = {name: f"{prefix}.{name}" if prefix else name for name in own}
             self.sums.update({named[name]: _zeros(p) if sums is None else sums[named[name]] for name, p in own.items()})
             sink = Sink(label, {name: self.sums[named[name]] for name in own}, self._pass)
-            self._units[label] = unit
-            self._forwards.append((unit, rule(unit, unit.forward, sink)))
+            self._owned[label] = own.values()
+            self.copies.owns(sink, own)
+            forward = rule(unit, unit.forward, sink)
+            self.copies.inside(unit, unit.forward, forward if has_rule(unit) else None)
+            if rule == self.copies.forward:
+                followed.append(f"{prefix}." if prefix else "")
+            if unit is module:
+                whole = forward
+                continue
+            self._forwards.append((unit, forward))
+            if rule not in TURNING:
+                firsts[unit] = rule in (linear, self.copies.forward)
+        self.sums = {name: self.sums[name] for name, _ in module.named_parameters() if name in self.sums}
+        self._watch_whole(module, whole, firsts)
+
+    def _rule(self, unit: nn.Module) -> Rule:
+        if has_rule(unit):
+            return RULES[type(unit).forward]
+        return self.copies.forward if _parts(unit) else generic
+
+    def _watch_whole(self, module: nn.Module, forward: Forward | None, firsts: dict[nn.Module, bool]) -> None:
+        """Watch the network itself, whose own forward this is if it has parameters for itself."""
+        for layer in filter(is_batchnorm, module.modules()):
+            if not any(p.requires_grad for p in layer.parameters()):
+                self.copies.inside(layer, layer.forward, layer.forward)
+        if firsts:
+            sink = Sink(f"the module ({type(module).__name__})", {}, self._pass)
+            forward = self.copies.whole(module, forward, firsts, sink)
         if self._used_once:
-            self._forwards.append((module, _counting(module.forward, self._uses)))
+            forward = _counting(forward or module.forward, self._uses)
+        if forward:
+            self._forwards.append((module, forward))
 
     @contextmanager
     def on(self, weight: float = 1.0) -> Iterator[None]:
@@ -170,11 +208,11 @@ class SquareCapture:
 
     def check_complete(self, with_gradient: Collection[Tensor]) -> None:
         """Refuse a pass in which a parameter got a gradient without its layer being called, or from elsewhere, too."""
-        self._pass.check_complete(self._units, with_gradient)
+        self._pass.check_complete(self._owned, with_gradient)
         if not self._uses:
             return
-        for label, unit in self._used_once.items():
-            if any(self._uses[id(p)] > 1 for p in unit.parameters()):
+        for label, own in self._used_once.items():
+            if any(self._uses[id(p)] > 1 for p in own):
                 raise PosterityError(
                     f"a parameter of {label} was used outside its forward, too, unwatched: give that use to a module "
                     "of its own that holds the parameter"
@@ -194,32 +232,46 @@ def _counting(original: Forward, uses: Counter[int]) -> Forward:
     return forward
 
 
-def units(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The lowest modules that own trainable parameters for themselves, by name; what lies below one belongs to it."""
+def units(module: nn.Module) -> Iterator[tuple[str, nn.Module, Params]]:
+    """The modules that have trainable parameters of their own, by name, each with these.
+
+    All parameters of a layer with a rule are its own. Any other module owns what it holds itself, and the layers below
+    it that have a parameter in common.
+    """
+    parts = {} if has_rule(module) else _parts(module)
+    below = [
+        (f"{name}.{path}".rstrip("."), unit, own) for name, part in parts.items() for path, unit, own in units(part)
+    ]
+    held = [part for part in (module, *module.children()) if part not in parts.values()]
+    ids = {id(p) for part in held for p in part.parameters(recurse=part is not module or not parts)}
+    holders = Counter(id(p) for _, _, own in below for p in own.values()) + Counter(ids)
+    shared = {key for key, count in holders.items() if count > 1}
+    apart = []
+    for unit in below:
+        theirs = {id(p) for p in unit[2].values()}
+        if theirs & shared:
+            ids |= theirs
+        else:
+            apart.append(unit)
+    own: Params = {name: p for name, p in module.named_parameters() if p.requires_grad and id(p) in ids}
+    if own:
+        yield "", module, own
+    yield from apart
+
+
+def has_rule(module: nn.Module) -> bool:
+    """Whether it is a layer of a known kind, with no parameters but those of its kind."""
+    known = "forward" not in module.__dict__ and type(module).forward in RULES
+    return known and all(KNOWN.fullmatch(name) for name, _ in module.named_parameters())
+
+
+def _parts(module: nn.Module) -> dict[str, nn.Module]:
+    """What a module is made of, besides lists of parameters and what makes its parameters."""
     lists = (nn.ParameterList, nn.ParameterDict)
-    owners = [module, *(child for child in module.children() if isinstance(child, lists))]
-    owns = any(p.requires_grad for owner in owners for p in owner.parameters(recurse=False))
-    if owns or is_parametrized(module) or _ties_children(module):
-        yield prefix, module
-        return
-    for name, child in module.named_children():
-        yield from units(child, f"{prefix}.{name}" if prefix else name)
-
-
-def _ties_children(module: nn.Module) -> bool:
-    """Whether two of its children have a trainable parameter in common."""
-    each = [{id(p) for p in child.parameters() if p.requires_grad} for child in module.children()]
-    return sum(map(len, each)) > len(set().union(*each))
-
-
-def _rule(unit: nn.Module, label: str) -> Rule:
-    known = "forward" not in unit.__dict__ and all(KNOWN.fullmatch(name) for name, _ in unit.named_parameters())
-    rule = RULES.get(type(unit).forward) if known else None
-    if rule is None:
-        message = f"{label} has no rule for squared gradients; it is run a second time, example by example"
-        warnings.warn(message, PosterityWarning, stacklevel=4)
-        return generic
-    return rule
+    children = {name: child for name, child in module.named_children() if not isinstance(child, lists)}
+    if is_parametrized(module):
+        del children["parametrizations"]
+    return children
 
 
 def _zeros(p: Tensor) -> Tensor:

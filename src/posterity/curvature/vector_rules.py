@@ -44,10 +44,20 @@ def layer_norm(module: nn.LayerNorm, original: Forward, sink: Sink) -> Forward:
     def normalised(x: Tensor) -> Tensor:
         return F.layer_norm(x, module.normalized_shape, eps=module.eps)
 
-    def sum_positions(g: Tensor) -> Tensor:
-        return g.reshape(g.shape[0], -1, *module.normalized_shape).sum(1)
+    return _normalisation(original, sink, normalised, _sum_positions(module.normalized_shape))
 
-    return _normalisation(original, sink, normalised, sum_positions)
+
+def rms_norm(module: nn.RMSNorm, original: Forward, sink: Sink) -> Forward:
+    """RMSNorm: LayerNorm without a mean."""
+
+    def normalised(x: Tensor) -> Tensor:
+        return F.rms_norm(x, module.normalized_shape, eps=module.eps)
+
+    return _normalisation(original, sink, normalised, _sum_positions(module.normalized_shape))
+
+
+def _sum_positions(trailing: tuple[int, ...]) -> Forward:
+    return lambda g: g.reshape(g.shape[0], -1, *trailing).sum(1)
 
 
 def _sum_behind_channels(g: Tensor) -> Tensor:
