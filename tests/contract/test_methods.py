@@ -66,6 +66,16 @@ def test_a_saved_posterior_loads_with_the_same_draws(case, tmp_path):
 
 
 @every_method
+def test_parameters_come_in_the_order_of_the_network(case):
+    """So that ``parameters_to_vector(module.parameters())`` and the mean's values put together are of one order."""
+    posterior = fit(case)
+    if isinstance(posterior, pst.WeightPosterior):
+        names = [name for name, _ in network().named_parameters()]
+        for params in (posterior.mean(), posterior.variance(), posterior.sample()):
+            assert list(params) == names
+
+
+@every_method
 @pytest.mark.parametrize("members", [1, 2])
 def test_what_needs_no_gradient_stays_as_it_is(case, members):
     module = network()

@@ -34,28 +34,28 @@ class GaussianPosterior(WeightPosterior):
         self, module: nn.Module, likelihood: Likelihood, q: Family, bayesian: Layout, means: Params, **options: Any
     ) -> None:
         super().__init__(module, likelihood, **options)
-        names = [name for name, _ in self.module.named_parameters()]
-        missing = [name for name in names if name not in means]
+        missing = [name for name in self.names if name not in means]
         if missing:
             raise PosterityError(f"the posterior has no mean for parameter {missing[0]!r}")
         if q.mean.numel() != bayesian.total:
             raise PosterityError(f"{q.mean.numel()} means do not fit {bayesian.total} weights")
         self.q, self.bayesian = q, bayesian
-        self.fixed = {name: means[name].detach().clone() for name in names if name not in bayesian.names}
-        self.module.load_state_dict({name: means[name] for name in names}, strict=False)
+        self.fixed = {name: means[name].detach().clone() for name in self.names if name not in bayesian.names}
+        self.module.load_state_dict({name: means[name] for name in self.names}, strict=False)
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights."""
-        return {**self.fixed, **self.bayesian.unflatten(self.q.sample(self._generator(generator)))}
+        drawn = self.q.sample(self._generator(generator))
+        return self._in_order({**self.fixed, **self.bayesian.unflatten(drawn)})
 
     def mean(self) -> Params:
         """The mean of every parameter."""
-        return {**self.fixed, **self.bayesian.unflatten(self.q.mean)}
+        return self._in_order({**self.fixed, **self.bayesian.unflatten(self.q.mean)})
 
     def variance(self) -> Params:
         """Marginal variances; zero for the fixed parameters."""
         zeros = {name: torch.zeros_like(value) for name, value in self.fixed.items()}
-        return {**zeros, **self.bayesian.unflatten(self.q.variance())}
+        return self._in_order({**zeros, **self.bayesian.unflatten(self.q.variance())})
 
     def log_prob(self, params: Params) -> Tensor:
         """Log density of the Bayesian parameters."""
