@@ -48,6 +48,15 @@ def test_confidence_and_the_entropy_of_numbers():
     torch.testing.assert_close(p.entropy, torch.distributions.Normal(LOGITS.mean(0), total).entropy())
 
 
+def test_what_the_other_kind_of_prediction_has_is_refused_in_a_sentence():
+    with pytest.raises(pst.PosterityError, match="classes have no interval"):
+        predict(LOGITS).interval(0.9)
+    numbers = predict(LOGITS, pst.likelihoods.Gaussian(0.3))
+    for name in ("probs", "label"):
+        with pytest.raises(pst.PosterityError, match="a regression has no"):
+            getattr(numbers, name)
+
+
 def test_covariances_of_words_are_those_of_each_word():
     words = LOGITS.unsqueeze(1).expand(-1, 2, -1, -1)
     each = predict(LOGITS, keep=True).covariances()

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -44,6 +44,40 @@ class Prediction:
     draws: int
     samples: Tensor | None
     error: Tensor | float
+
+    if TYPE_CHECKING:  # at run time a property would be the default of a subclass's field of the same name
+
+        @property
+        def probs(self) -> Tensor:
+            """Class probabilities; a regression has none."""
+
+        @property
+        def label(self) -> Tensor:
+            """The most probable class; a regression has none."""
+
+        @property
+        def mean(self) -> Tensor:
+            """The expected target; the probabilities where it is a class."""
+
+        @property
+        def std(self) -> Tensor:
+            """Standard deviation of the target; of each class's probability over draws where it is a class."""
+
+        @property
+        def entropy(self) -> Tensor:
+            """All uncertainty together, in nats."""
+
+        @property
+        def aleatoric(self) -> Tensor:
+            """What no amount of data takes away: nats for classes, a variance for numbers."""
+
+        @property
+        def epistemic(self) -> Tensor:
+            """What more data takes away, in the same units."""
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The central interval that holds a number with this probability; classes have none."""
+        raise PosterityError("classes have no interval: use probs, or posterity.conformal for sets of labels")
 
     @property
     def monte_carlo_error(self) -> float:
@@ -210,6 +244,11 @@ class Regression(Prediction):
     def probs(self) -> Tensor:
         """Only classes have probabilities."""
         raise PosterityError("a regression has no class probabilities: use mean, std and interval")
+
+    @property
+    def label(self) -> Tensor:
+        """Only classes have labels."""
+        raise PosterityError("a regression has no labels: use mean, std and interval")
 
     def cdf(self, values: Tensor) -> Tensor:
         """P(y ≤ value) under the mixture of draws."""
