@@ -202,3 +202,10 @@ def test_augmentation_sees_every_batch_and_its_own_stream():
 
     pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=2, training=pst.Training(batch_size=20, augment=augment, **QUIET))
     assert len(seen) == len(set(seen)) == 6
+
+
+def test_a_run_that_ends_within_an_epoch_says_how_far_it_came(capsys):
+    """60 examples in batches of 6 are ten steps an epoch."""
+    pst.fit(linear(), pst.MAP(), (X, Y), training=pst.Training(batch_size=6, steps=13, progress=True))
+    lines = capsys.readouterr().err.splitlines()
+    assert "epoch 1/1.3 " in lines[0] and "epoch 1.3/1.3 " in lines[1]

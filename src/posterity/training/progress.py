@@ -51,7 +51,8 @@ class Progress:
             self.bar.update(self.task, completed=done, figures=text)
         elif self.lines and (run.step == run.plan.steps or int(done) % max(1, round(self.total / 20)) == 0):
             left = (time.monotonic() - self.start) / done * (self.total - done)
-            print(f"{self.title}: epoch {done:.0f}/{self.total:.0f} {text} ({left:.0f} s left)", file=sys.stderr)
+            epochs = f"epoch {round(done, 2):g}/{round(self.total, 2):g}"
+            print(f"{self.title}: {epochs} {text} ({left:.0f} s left)", file=sys.stderr)
 
 
 class TensorBoard:
