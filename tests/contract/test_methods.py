@@ -30,6 +30,12 @@ def test_every_method_of_the_shell_has_a_case():
     assert {case.name for case in METHOD_CASES} == set(pst.METHODS)
 
 
+def test_a_notebook_shows_what_a_type_is_called():
+    """Unescaped, ``<class …>`` is a tag to a browser, which shows nothing of it."""
+    html = pst.MeanField(which=torch.nn.Linear)._repr_html_()
+    assert html == "<code>MeanField(which=&lt;class &#x27;torch.nn.modules.linear.Linear&#x27;&gt;)</code>"
+
+
 @every_method
 def test_the_same_seed_gives_the_same_posterior(case):
     torch.testing.assert_close(outputs(fit(case)), outputs(fit(case)), rtol=0, atol=0)

@@ -8,6 +8,7 @@ gets the same answer.
 from __future__ import annotations
 
 import copy
+import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Self
@@ -144,7 +145,7 @@ class Posterior:
         return f"{type(self).__name__}({type(self.module).__name__}, {size:,} parameters, {self.likelihood})"
 
     def _repr_html_(self) -> str:
-        return f"<code>{self!r}</code>"
+        return f"<code>{html.escape(repr(self))}</code>"
 
     def _generator(self, generator: torch.Generator | None) -> torch.Generator:
         return generator if generator is not None else generator_for(self.seed, self.device)
