@@ -30,6 +30,8 @@ _MONTE_CARLO = (
     (DiagonalNormal, StudentT),
     (FullNormal, ScaleMixture),
     (LowRankNormal, ScaleMixture),
+    (FullNormal, StudentT),
+    (LowRankNormal, StudentT),
     (FullNormal, Laplace),
     (LowRankNormal, Laplace),
 )
