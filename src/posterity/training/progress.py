@@ -74,12 +74,20 @@ class TensorBoard:
 
 def _rich_bar() -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Figures(ProgressColumn):
+        """Cut off where the line ends: in a column that never wraps, they would cut off the bar and the time."""
+
+        def render(self, task: Task) -> Text:
+            return Text(task.fields["figures"], no_wrap=True, overflow="ellipsis")
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        Figures(table_column=Column(no_wrap=False)),
     )
     return Progress(*columns, console=Console(stderr=True))
