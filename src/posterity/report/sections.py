@@ -259,7 +259,7 @@ def _surfaces(results: Results) -> Section | None:
 
 
 def _band(results: Results) -> Section:
-    about = "Light: where 95% of the targets should lie. Dark: the part of it that more data would remove."
+    about = "The outer band is where 95% of the targets should lie, the inner one the part that more data would remove."
     panels = _each(results, "band", "band", plots.band)
     papers = {"band": partial(plots.band, results)}
     return Section("band", "Bands", "Predictions with their uncertainty", about, panels, papers)
