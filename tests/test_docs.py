@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -111,3 +112,13 @@ def test_the_pages_build_without_a_warning(tmp_path):
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     assert "posterity.methods.map" in (tmp_path / "methods/map.html").read_text()
+
+
+def test_what_setup_installs_is_pinned_to_what_was_tested():
+    """All that the project names itself; ArviZ, which ``make setup`` leaves out, is none of it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [project["optional-dependencies"][extra] for extra in ("dev", "onnx", "docs", "lightning")]
+    wanted = sum(extras, project["dependencies"])
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {line.partition("==")[0] for line in lines if "==" in line}
+    assert pinned == {re.split("[<>=]", name)[0] for name in wanted}

@@ -137,6 +137,22 @@ def test_regression_comes_back_in_original_units(posterity, tmp_path):
     assert row["std"] < 10  # the target's own is 29
 
 
+def test_files_hold_the_probability_of_every_class(posterity, tmp_path):
+    """A table of the shell shows the figures of an input alone; a file is what other programs go on with."""
+    rows = [f"{i % 7},{'cat' if i % 7 > 2 else 'dog'}" for i in range(80)]
+    (tmp_path / "d.csv").write_text("\n".join(["a,kind", *rows]))
+    posterity("fit", "--data", "d.csv", "--out", "r", *FAST)
+    (tmp_path / "x.csv").write_text("a\n0\n6\n")
+    assert posterity("predict", "r", "x.csv", "--out", "y.json")[0] == 0
+    for row in json.loads((tmp_path / "y.json").read_text()):
+        probs = {"cat": row["probs_cat"], "dog": row["probs_dog"]}
+        assert sum(probs.values()) == pytest.approx(1, abs=1e-5)
+        assert probs[row["label"]] == pytest.approx(row["confidence"], abs=1e-5)
+    assert posterity("predict", "r", "x.csv", "--out", "y.csv")[0] == 0
+    assert (tmp_path / "y.csv").read_text().splitlines()[0].endswith("epistemic,probs_cat,probs_dog")
+    assert "probs" not in posterity("predict", "r", "x.csv")[1]
+
+
 def test_files_are_predicted_in_the_units_they_were_fitted_in(posterity, tmp_path):
     generator = np.random.default_rng(0)
     labels = np.arange(80) % 2

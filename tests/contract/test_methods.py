@@ -30,6 +30,12 @@ def test_every_method_of_the_shell_has_a_case():
     assert {case.name for case in METHOD_CASES} == set(pst.METHODS)
 
 
+def test_a_notebook_shows_what_a_type_is_called():
+    """Unescaped, ``<class …>`` is a tag to a browser, which shows nothing of it."""
+    html = pst.MeanField(which=torch.nn.Linear)._repr_html_()
+    assert html == "<code>MeanField(which=&lt;class &#x27;torch.nn.modules.linear.Linear&#x27;&gt;)</code>"
+
+
 @every_method
 def test_the_same_seed_gives_the_same_posterior(case):
     torch.testing.assert_close(outputs(fit(case)), outputs(fit(case)), rtol=0, atol=0)
@@ -63,6 +69,16 @@ def test_a_saved_posterior_loads_with_the_same_draws(case, tmp_path):
     torch.testing.assert_close(outputs(loaded), outputs(posterior), rtol=0, atol=0)
     assert loaded.inputs == posterior.inputs
     assert loaded.likelihood == posterior.likelihood
+
+
+@every_method
+def test_parameters_come_in_the_order_of_the_network(case):
+    """So that ``parameters_to_vector(module.parameters())`` and the mean's values put together are of one order."""
+    posterior = fit(case)
+    if isinstance(posterior, pst.WeightPosterior):
+        names = [name for name, _ in network().named_parameters()]
+        for params in (posterior.mean(), posterior.variance(), posterior.sample()):
+            assert list(params) == names
 
 
 @every_method

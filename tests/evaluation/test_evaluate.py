@@ -389,6 +389,8 @@ def test_bad_input(classifier, labelled, result):
         evaluate(classifier, (x, y[:-1]))
     with pytest.raises(PosterityError, match=r"set .small. has inputs of shape \(1, 2, 2\)"):
         evaluate(classifier, labelled, ood={"small": x[:, :, :2, :2]})
+    with pytest.raises(PosterityError, match="shift must be True, False or a dictionary of corruptions by name"):
+        evaluate(classifier, (x, y), shift="blur")
     with pytest.raises(PosterityError, match=r"shift=True needs images in \[0, 1\]"):
         evaluate(classifier, (x - 5, y), shift=True)
     with pytest.raises(PosterityError, match="no examples"):

@@ -73,6 +73,7 @@ def test_selecting_a_container_brings_what_is_inside():
         ({"which": nn.LSTM}, "selects no weights"),
         ({"which": ()}, "selects no weights"),
         ({"init_std": Moped(), "prior": priors.Laplace()}, "must be Normal, got Laplace"),
+        ({"prior": 0.1}, "the prior must be one such as priors.Normal"),  # a std, or is it a variance?
         ({"prior": priors.Normal({"7.weight": 1.0})}, "says nothing about parameter '5.weight'"),
     ],
 )

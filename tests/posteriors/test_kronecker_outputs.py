@@ -103,7 +103,7 @@ def posterior(net: nn.Module) -> KroneckerGaussian:
     """Noise of no special form in every layer, and independent noise in what is no layer with a matrix."""
     means = {name: 0.5 * randn(*p.shape, seed=i) for i, (name, p) in enumerate(net.double().named_parameters())}
     blocks, rest = [], dict(means)
-    for prefix, layer in units(net):
+    for prefix, layer, _ in units(net):
         if not _has_factors(layer):
             continue
         weight, bias = f"{prefix}.weight", f"{prefix}.bias" if layer.bias is not None else None

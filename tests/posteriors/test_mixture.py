@@ -32,6 +32,12 @@ def narrow(mean: float) -> DiagonalGaussian:
     return DiagonalGaussian(nn.Linear(1, 1, bias=False), LIKELIHOOD, {"weight": torch.tensor([[mean]])}, std)
 
 
+def test_a_mixture_says_what_it_is_made_of():
+    shown = repr(Mixture([points(0.0), points(1.0), narrow(1.0)]))
+    each = "(Linear, 1 parameters, Gaussian(std=0.5))"
+    assert shown == f"Mixture(2 × Empirical{each}, 1 × DiagonalGaussian{each})"
+
+
 @pytest.mark.parametrize(
     ("parts", "draws", "taken"),
     [

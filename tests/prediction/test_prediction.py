@@ -48,6 +48,33 @@ def test_confidence_and_the_entropy_of_numbers():
     torch.testing.assert_close(p.entropy, torch.distributions.Normal(LOGITS.mean(0), total).entropy())
 
 
+def test_what_the_other_kind_of_prediction_has_is_refused_in_a_sentence():
+    with pytest.raises(pst.PosterityError, match="classes have no interval"):
+        predict(LOGITS).interval(0.9)
+    numbers = predict(LOGITS, pst.likelihoods.Gaussian(0.3))
+    for name in ("probs", "label"):
+        with pytest.raises(pst.PosterityError, match="a regression has no"):
+            getattr(numbers, name)
+
+
+def test_a_prediction_is_shown_as_a_table_one_row_an_answer():
+    p = predict(LOGITS)
+    assert p._repr_html_().count("<tr>") == 1 + len(p)
+    assert f"<td>0</td><td>{p.label[0]}</td><td>{p.confidence[0]:.4g}</td>" in p._repr_html_()
+    table = p.table()
+    assert [c.header for c in table.columns] == ["input", "label", "confidence", "entropy", "aleatoric", "epistemic"]
+    assert list(table.columns[1].cells) == [str(int(k)) for k in p.label] and table.row_count == len(p)
+
+
+def test_a_table_of_several_targets_or_words_has_a_row_for_each():
+    p = predict(LOGITS, pst.likelihoods.Gaussian(0.3))  # three targets an input
+    assert list(p.table().columns[0].cells)[:4] == ["0, 0", "0, 1", "0, 2", "1, 0"]
+    assert f"<td>0, 1</td><td>{p.mean[0, 1]:.4g}</td>" in p._repr_html_()
+    words = predict(LOGITS.unsqueeze(1).expand(-1, 2, -1, -1))
+    assert list(words.table().columns[0].cells)[:3] == ["0, 0", "0, 1", "0, 2"]
+    assert words._repr_html_().count("<tr>") == 1 + 10  # a quick look: the first answers
+
+
 def test_covariances_of_words_are_those_of_each_word():
     words = LOGITS.unsqueeze(1).expand(-1, 2, -1, -1)
     each = predict(LOGITS, keep=True).covariances()

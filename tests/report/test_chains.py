@@ -42,6 +42,19 @@ def test_the_page_has_a_section(results, moons):
     assert 'id="chains"' not in page(moons)
 
 
+def test_the_note_is_of_the_seed_that_mixed_worst(results):
+    """The table has means over seeds: a note of the first seed would say less than they do, or nothing."""
+    later = FOUND | {"rhat": [2.0, 2.25, 3.0], "symptoms": ["split-R̂ up to 3.00"]}
+    first = FOUND | {"rhat": [1.0, 1.1, 1.2], "symptoms": []}
+    other = [run | {"seed": run["seed"] + 1} for run in copy.deepcopy(results["runs"])]
+    for runs, found in ((results["runs"], first), (other, later)):
+        for run in runs:
+            if run["method"] == "swag":
+                run["scores"]["details"]["chains"] = found
+    text = page(results | {"runs": results["runs"] + other})
+    assert "SWAG: split-R̂ up to 3.00." in text and "1.50 · 1.68 · 2.10" in text and "averaged over seeds" in text
+
+
 def test_traces_and_densities(results):
     axes = plots.chains(results).axes[0]
     np.testing.assert_allclose([line.get_ydata() for line in axes.lines], FOUND["trace"])

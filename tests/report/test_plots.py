@@ -188,8 +188,9 @@ def test_an_even_axis_text_keeps_its_digits(digits):
 def test_bad_input(digits, sine):
     with pytest.raises(PosterityError, match="no method 'swga': did you mean 'swag'"):
         plots.reliability(digits, ["swga"])
-    with pytest.raises(PosterityError, match="nothing to plot"):
-        plots.reliability(sine)
+    for of_classes in (plots.reliability, plots.classes, plots.coverage, plots.entropies, plots.temperature):
+        with pytest.raises(PosterityError, match="nothing to plot"):
+            of_classes(sine)
     with pytest.raises(PosterityError, match="hold no 'surface'"):
         plots.surfaces(digits, ["map"])
     failed = {**digits, "runs": [{"method": "map", "seed": 0, "status": "failed", "reason": "x"}]}

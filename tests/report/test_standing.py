@@ -126,6 +126,11 @@ def test_failed_methods_come_last_with_their_reason():
     assert "failed: the loss became nan" in as_markdown(found)
 
 
+def test_names_can_stand_in_a_list():
+    """``SGHMC, SGHMC, 3 chains and SGLD are tied`` would be four methods."""
+    assert label("multi-sghmc") == "SGHMC in 3 chains"
+
+
 def test_unknown_method():
     with pytest.raises(PosterityError, match="no method 'swg': did you mean 'swag'"):
         done(results(run("map", 0, 0.5), run("swag", 0, 0.3)), "swg")

@@ -1,6 +1,8 @@
 """The loop: the ridge solution, forms of data and weights, precision, logging, and a loss that is no number."""
 
+import io
 import logging
+import re
 import warnings
 
 import numpy as np
@@ -202,3 +204,22 @@ def test_augmentation_sees_every_batch_and_its_own_stream():
 
     pst.fit(mlp(), pst.MAP(), (X, LABELS), epochs=2, training=pst.Training(batch_size=20, augment=augment, **QUIET))
     assert len(seen) == len(set(seen)) == 6
+
+
+def test_a_run_that_ends_within_an_epoch_says_how_far_it_came(capsys):
+    """60 examples in batches of 6 are ten steps an epoch."""
+    pst.fit(linear(), pst.MAP(), (X, Y), training=pst.Training(batch_size=6, steps=13, progress=True))
+    lines = capsys.readouterr().err.splitlines()
+    assert "epoch 1/1.3 " in lines[0] and "epoch 1.3/1.3 " in lines[1]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_bar_keeps_its_title_and_the_time_left_however_much_a_method_measures(monkeypatch, columns):
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", terminal)
+    for name, value in {"COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    pst.fit(mlp(), pst.SparseVD(), (X, LABELS), epochs=4)
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).replace("\r", "\n").strip().splitlines()[-1]
+    assert re.match(r"SparseVD ━+ \d:\d\d:\d\d loss ", last) and len(last) <= columns

@@ -44,7 +44,7 @@ def predict(
     dataset = folder.blank()
     x = _standardised(_read(inputs, dataset), dataset)
     prediction = folder.posterior(folder.device()).predict(x, draws=draws)
-    rows = _rows(prediction, dataset)
+    rows = _rows(prediction, dataset, every_class=out is not None)
     if out is None:
         # Not those asked for: a single network has one, an ensemble its members.
         title = f"{len(x)} inputs, {prediction.draws} draws"
@@ -121,8 +121,8 @@ def _standardised(raw: np.ndarray, dataset: DataSet) -> Tensor:
     return (dataset.standardiser.apply(x) if dataset.standardiser is not None else x).float()
 
 
-def _rows(prediction: Prediction, dataset: DataSet) -> list[dict[str, object]]:
-    """One dictionary an input, classes by name and numbers in original units."""
+def _rows(prediction: Prediction, dataset: DataSet, every_class: bool) -> list[dict[str, object]]:
+    """One dictionary an input, with classes by name (and the probability of each), numbers in original units."""
     columns = prediction.numpy()
     if isinstance(prediction, Regression):
         units = dataset.target_standardiser
@@ -132,8 +132,10 @@ def _rows(prediction: Prediction, dataset: DataSet) -> list[dict[str, object]]:
         targets = range(dataset.outputs)
         named = {(k, j): k if len(targets) == 1 else f"{k}_{j + 1}" for k in columns for j in targets}
         return [{name: float(columns[k][i].flat[j]) for (k, j), name in named.items()} for i in range(len(prediction))]
-    columns.pop("probs")
+    probs = columns.pop("probs")
     names = dataset.classes or ()
+    if every_class:
+        columns |= {f"probs_{name}": probs[:, k] for k, name in enumerate(names)}
     return [
         {k: names[int(c[i])] if k == "label" else round(float(c[i]), 6) for k, c in columns.items()}
         for i in range(len(prediction))

@@ -58,6 +58,8 @@ def evaluate(
         raise PosterityError(f"resamples must be a whole number from 0, got {resamples!r}")
     if not isinstance(ood, Mapping | None):
         raise PosterityError(f"ood must be a dictionary of data by name, got {type(ood).__name__}")
+    if not isinstance(shift, bool | Mapping):
+        raise PosterityError(f"shift must be True, False or a dictionary of corruptions by name, got {shift!r}")
     judge = _judge(posterior, data, bins)
     gathered = gather(posterior, data, draws, judge, nested=True)
     prediction, targets = gathered.prediction, gathered.targets

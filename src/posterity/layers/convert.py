@@ -23,7 +23,7 @@ from posterity.layers.slots import Slots
 from posterity.layers.start import Earlier, Moped, Start, initial_std, starting_prior
 from posterity.layers.variational import Variational
 from posterity.networks import copied
-from posterity.probability.priors import Normal, Prior
+from posterity.probability.priors import Normal, Prior, check_prior
 from posterity.types import Params, PosterityError, PosterityWarning, check_positive
 
 __all__ = ["ESTIMATORS", "FAMILIES", "Family", "LowRankFamily", "Scheme", "convert", "scheme", "variational"]
@@ -116,9 +116,11 @@ def variational(
         bayesian_bias: Biases, too.
         bayesian_norm: Normalisation layers, too.
     """
+    prior = Normal() if prior is None else prior
+    check_prior(prior)
     net = copied(module)
     found = select(net, which, bayesian_bias, bayesian_norm)
-    return convert(net, found, scheme(estimator, family), prior or Normal(), init_std)
+    return convert(net, found, scheme(estimator, family), prior, init_std)
 
 
 def convert(net: nn.Module, found: dict[str, Bayesian], scheme: Scheme, prior: Prior, init_std: Start) -> Variational:

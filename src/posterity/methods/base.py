@@ -11,6 +11,7 @@ then averages ``method.statistics(run)`` over ranks, and steps. The defaults her
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -134,7 +135,7 @@ class Method:
         return f"{type(self).__name__}({', '.join(given)})"
 
     def _repr_html_(self) -> str:
-        return f"<code>{self!r}</code>"
+        return f"<code>{html.escape(repr(self))}</code>"
 
 
 def plain_parameters(module: nn.Module) -> Params:

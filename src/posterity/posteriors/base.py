@@ -8,6 +8,7 @@ gets the same answer.
 from __future__ import annotations
 
 import copy
+import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Literal, Self
@@ -145,7 +146,7 @@ class Posterior:
         return f"{type(self).__name__}({type(self.module).__name__}, {size:,} parameters, {self.likelihood})"
 
     def _repr_html_(self) -> str:
-        return f"<code>{self!r}</code>"
+        return f"<code>{html.escape(repr(self))}</code>"
 
     def _generator(self, generator: torch.Generator | None) -> torch.Generator:
         return generator if generator is not None else generator_for(self.seed, self.device)
@@ -159,6 +160,7 @@ class WeightPosterior(Posterior):
     on a GPU, and in double precision from those in single, so a bank serves only where it was made.
 
     Attributes:
+        names: The parameters in the network's order, in which means, variances and samples have them.
         bank: Buffers of the bank's draws by name, [draws, ...]; empty without BatchNorm.
         banked_in: The kind of device and the precision in which the bank was made; None where that is not known.
         pruned: Whether the method has decided which weights go, so that ``compress`` takes its zeros as they are.
@@ -177,6 +179,7 @@ class WeightPosterior(Posterior):
         bank: Params | None = None,
     ) -> None:
         super().__init__(module, likelihood, inputs=inputs, seed=seed)
+        self.names = tuple(name for name, _ in self.module.named_parameters())
         self.bank: Params = bank or {}
         self.banked_in: str | None = None
         self.pruned = False
@@ -219,6 +222,10 @@ class WeightPosterior(Posterior):
             prior_mean[name] = torch.where(known, means[name], like(fallback.mean, variance))
             prior_std[name] = torch.where(known, variance.sqrt(), like(fallback.std, variance))
         return Normal(prior_std, prior_mean)
+
+    def _in_order(self, params: Params) -> Params:
+        """All parameters in the network's order."""
+        return {name: params[name] for name in self.names}
 
     def samples(self, n: int, generator: torch.Generator | None = None) -> Iterator[Weights] | None:
         """Weights and buffers of n draws."""

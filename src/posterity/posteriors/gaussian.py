@@ -43,16 +43,17 @@ class GaussianPosterior(WeightPosterior):
 
     def sample(self, generator: torch.Generator | None = None) -> Params:
         """One set of weights."""
-        return {**self.fixed, **self.bayesian.unflatten(self.q.sample(self._generator(generator)))}
+        drawn = self.q.sample(self._generator(generator))
+        return self._in_order({**self.fixed, **self.bayesian.unflatten(drawn)})
 
     def mean(self) -> Params:
         """The mean of every parameter."""
-        return {**self.fixed, **self.bayesian.unflatten(self.q.mean)}
+        return self._in_order({**self.fixed, **self.bayesian.unflatten(self.q.mean)})
 
     def variance(self) -> Params:
         """Marginal variances; zero for the fixed parameters."""
         zeros = {name: torch.zeros_like(value) for name, value in self.fixed.items()}
-        return {**zeros, **self.bayesian.unflatten(self.q.variance())}
+        return self._in_order({**zeros, **self.bayesian.unflatten(self.q.variance())})
 
     def log_prob(self, params: Params) -> Tensor:
         """Log density of the Bayesian parameters."""

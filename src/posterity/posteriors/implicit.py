@@ -69,11 +69,11 @@ class Implicit(WeightPosterior):
         generator = self._generator(generator)
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         with global_seed(seed, self.device):
-            return self.sampler.draw()
+            return self._in_order(self.sampler.draw())
 
     def mean(self) -> Params:
         """The mean of every parameter."""
-        return self.sampler.mean()
+        return self._in_order(self.sampler.mean())
 
     def variance(self) -> Params:
         """Marginal variances; zero for the deterministic parameters."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -125,6 +126,10 @@ class Mixture(WeightPosterior):
         if len(parts) < len(self.parts):
             raise PosterityError("this mixture holds posteriors that are not over weights")
         return parts
+
+    def __repr__(self) -> str:
+        counts = Counter(map(repr, self.parts))
+        return f"Mixture({', '.join(f'{count} × {part}' for part, count in counts.items())})"
 
     def state(self) -> dict[str, Any]:
         """The parts' states; ``posterity.posteriors.files`` writes and reads them part by part."""

@@ -12,11 +12,12 @@ For numbers, by the law of total variance: variance = mean_s Var[y | f_s] + Var_
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ from torch import Tensor
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.simplex import entropy, moments
 from posterity.types import PosterityError, check_level
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["Classification", "Prediction", "Regression"]
 
@@ -44,6 +48,40 @@ class Prediction:
     draws: int
     samples: Tensor | None
     error: Tensor | float
+
+    if TYPE_CHECKING:  # at run time a property would be the default of a subclass's field of the same name
+
+        @property
+        def probs(self) -> Tensor:
+            """Class probabilities; a regression has none."""
+
+        @property
+        def label(self) -> Tensor:
+            """The most probable class; a regression has none."""
+
+        @property
+        def mean(self) -> Tensor:
+            """The expected target; the probabilities where it is a class."""
+
+        @property
+        def std(self) -> Tensor:
+            """Standard deviation of the target; of each class's probability over draws where it is a class."""
+
+        @property
+        def entropy(self) -> Tensor:
+            """All uncertainty together, in nats."""
+
+        @property
+        def aleatoric(self) -> Tensor:
+            """What no amount of data takes away: nats for classes, a variance for numbers."""
+
+        @property
+        def epistemic(self) -> Tensor:
+            """What more data takes away, in the same units."""
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The central interval that holds a number with this probability; classes have none."""
+        raise PosterityError("classes have no interval: use probs, or posterity.conformal for sets of labels")
 
     @property
     def monte_carlo_error(self) -> float:
@@ -68,6 +106,22 @@ class Prediction:
         """The columns as numpy arrays."""
         return {name: column.cpu().numpy() for name, column in self.columns().items()}
 
+    def table(self) -> Table:
+        """The answers as a rich table: one row an input, or one a target or word of it where it has several."""
+        from rich.table import Table  # here, because predictions are made without the command line's packages
+
+        table = Table("input", *self._shown(), title=f"{type(self).__name__}, {self.draws} draws", title_justify="left")
+        for row in self._rows():
+            table.add_row(*row)
+        return table
+
+    def _rows(self, most: int | None = None) -> Iterator[list[str]]:
+        """Where an answer stands among the inputs, and what there is to see of it."""
+        columns = [column.cpu().numpy() for column in self._shown().values()]
+        for place in itertools.islice(np.ndindex(columns[0].shape), most):
+            values = [column[place].item() for column in columns]
+            yield [", ".join(map(str, place)), *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in values)]
+
     def _shown(self) -> dict[str, Tensor]:
         """The columns for a quick look: all but those that take a search, as quantiles do."""
         raise NotImplementedError
@@ -81,13 +135,9 @@ class Prediction:
         return f"{type(self).__name__}({len(self)} inputs, {self.draws} draws; mean {shown})"
 
     def _repr_html_(self) -> str:
-        columns = {name: c[:10].cpu().numpy() for name, c in self._shown().items() if c.ndim == 1}
-        head = "".join(f"<th>{name}</th>" for name in columns)
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{row:.4g}</td>" for row in values) + "</tr>"
-            for values in zip(*columns.values(), strict=True)
-        )
-        return f"<table><caption>{type(self).__name__}, {self.draws} draws</caption><tr>{head}</tr>{rows}</table>"
+        heads = "".join(f"<th>{name}</th>" for name in ("input", *self._shown()))
+        rows = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in self._rows(10))
+        return f"<table><caption>{type(self).__name__}, {self.draws} draws</caption><tr>{heads}</tr>{rows}</table>"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -210,6 +260,11 @@ class Regression(Prediction):
     def probs(self) -> Tensor:
         """Only classes have probabilities."""
         raise PosterityError("a regression has no class probabilities: use mean, std and interval")
+
+    @property
+    def label(self) -> Tensor:
+        """Only classes have labels."""
+        raise PosterityError("a regression has no labels: use mean, std and interval")
 
     def cdf(self, values: Tensor) -> Tensor:
         """P(y ≤ value) under the mixture of draws."""

@@ -257,6 +257,12 @@ def from_posterior(posterior: Carries, base: Normal | None = None, temperature: 
     return prior if temperature == 1 else prior.tempered(base, temperature)
 
 
+def check_prior(prior: Any) -> None:
+    """Refuse what is no prior, such as a number for its std."""
+    if not isinstance(prior, Prior):
+        raise PosterityError(f"the prior must be one such as priors.Normal(1.0), got {prior!r}")
+
+
 def check_temperature(temperature: float) -> None:
     """Refuse what is no temperature; infinity is one."""
     if not temperature > 0:

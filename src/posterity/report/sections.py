@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -187,19 +188,26 @@ def _chains(results: Results) -> Section | None:
     about = (
         "Chains are compared by what they predict on held-out inputs, one colour for each chain. Split-R̂ near 1 and "
         "many effective samples say that they have found the same distribution: the median over predictions, the worst "
-        "5% and the very worst. Disagreement is the total variation between two chains' probabilities (for numbers: "
-        "the distance of their means in standard deviations)."
+        "5% and the very worst, averaged over seeds; notes are of the seed that mixed worst. Disagreement is the total "
+        "variation between two chains' probabilities (for numbers: the distance of their means in standard deviations)."
     )
     found = {m: detail(results, m, "chains") for m in methods}
     head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in ("method", *CHAIN_HEAD))
     rows = "".join(_row(label(m), chain_row(seeds)) for m, seeds in found.items())
     table = f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    told = [f"{label(m)}: {'; '.join(seeds[0]['symptoms'])}." for m, seeds in found.items() if seeds[0]["symptoms"]]
+    worst = {m: max(seeds, key=_largest_rhat) for m, seeds in found.items()}
+    told = [f"{label(m)}: {'; '.join(chains['symptoms'])}." for m, chains in worst.items() if chains["symptoms"]]
     notes = "".join(f'<p class="note">{html.escape(text)}</p>' for text in told)
     panels = _each(results, "chains", "chains", plots.chains)
     papers = {"chains": partial(plots.chains, results)}
     title = "Have the chains found the same distribution?"
     return Section("chains", "Chains", title, about, panels, papers, extra=table + notes)
+
+
+def _largest_rhat(chains: Mapping[str, Any]) -> float:
+    """Of the worst prediction; JSON knows no infinity."""
+    found = chains["rhat"][-1]
+    return math.inf if found is None else found
 
 
 def _row(name: str, texts: list[str]) -> str:
@@ -252,7 +260,7 @@ def _surfaces(results: Results) -> Section | None:
 
 
 def _band(results: Results) -> Section:
-    about = "Light: where 95% of the targets should lie. Dark: the part of it that more data would remove."
+    about = "The outer band is where 95% of the targets should lie, the inner one the part that more data would remove."
     panels = _each(results, "band", "band", plots.band)
     papers = {"band": partial(plots.band, results)}
     return Section("band", "Bands", "Predictions with their uncertainty", about, panels, papers)

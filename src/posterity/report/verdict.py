@@ -26,7 +26,7 @@ _NAMES = {
     "sgld": "SGLD",
     "psgld": "pSGLD",
     "sghmc": "SGHMC",
-    "multi-sghmc": "SGHMC, 3 chains",
+    "multi-sghmc": "SGHMC in 3 chains",
     "cyclical": "cyclical SG-MCMC",
     "hwa": "HWA",
     "mnf": "MNF",

@@ -13,7 +13,7 @@ from posterity.curvature.squared import check_is_mean
 from posterity.methods.base import Method
 from posterity.networks import copied, is_batchnorm, train_mode
 from posterity.probability.likelihood import Likelihood, before_training, check_likelihood
-from posterity.probability.priors import Prior
+from posterity.probability.priors import check_prior
 from posterity.random import global_seed
 from posterity.training.config import Training
 from posterity.training.doctor import check_logits
@@ -138,8 +138,7 @@ def check_arguments(
     """Refuse arguments of ``fit`` that are not what they should be."""
     if not isinstance(method, Method):
         raise PosterityError(f"the method must be one such as posterity.MAP(), got {method!r}")
-    if not isinstance(method.prior, Prior):
-        raise PosterityError(f"the prior must be one such as priors.Normal(1.0), got {method.prior!r}")
+    check_prior(method.prior)
     if likelihood is not None:
         check_likelihood(likelihood)
     if not isinstance(training, Training):

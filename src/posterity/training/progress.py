@@ -51,7 +51,8 @@ class Progress:
             self.bar.update(self.task, completed=done, figures=text)
         elif self.lines and (run.step == run.plan.steps or int(done) % max(1, round(self.total / 20)) == 0):
             left = (time.monotonic() - self.start) / done * (self.total - done)
-            print(f"{self.title}: epoch {done:.0f}/{self.total:.0f} {text} ({left:.0f} s left)", file=sys.stderr)
+            epochs = f"epoch {round(done, 2):g}/{round(self.total, 2):g}"
+            print(f"{self.title}: {epochs} {text} ({left:.0f} s left)", file=sys.stderr)
 
 
 class TensorBoard:
@@ -73,12 +74,20 @@ class TensorBoard:
 
 def _rich_bar() -> Any:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Figures(ProgressColumn):
+        """Cut off where the line ends: in a column that never wraps, they would cut off the bar and the time."""
+
+        def render(self, task: Task) -> Text:
+            return Text(task.fields["figures"], no_wrap=True, overflow="ellipsis")
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
+        Figures(table_column=Column(no_wrap=False)),
     )
     return Progress(*columns, console=Console(stderr=True))

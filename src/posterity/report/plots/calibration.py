@@ -89,10 +89,10 @@ _NAMED = 20
 def classes(results: Results, methods: Sequence[str] | None = None) -> Figure:
     """The calibration error of each class's probability, by method: a heat map."""
     methods = chosen(results, methods, "classes")
-    every = -(-len(results["classes"]) // _NAMED)  # of many classes only some are named
+    every = max(1, -(-len(results["classes"]) // _NAMED))  # of many classes only some are named
     names = [style.short(name) for name in results["classes"][::every]]
     table = np.array([_class_errors(results, method) for method in methods])
-    longest = max(map(len, names))
+    longest = max(map(len, names), default=0)
     width, height = max(3.2, 0.42 * len(names) + 1.6), max(2.2, 0.3 * len(methods) + 1.1) + 0.05 * max(0, longest - 6)
     made, axes = style.figure(min(1, len(methods)), width, height)
     ax = axes[0]
