@@ -353,6 +353,12 @@ def test_early_stopping_can_be_asked_for(posterity, tmp_path):
     assert len(json.loads((tmp_path / "run" / "history.json").read_text())) < 50
 
 
+def test_the_title_of_a_narrow_table_is_one_line(posterity, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = posterity("models")
+    assert code == 0 and out.splitlines()[0].strip() == "Networks (--model NAME, or module:function of your own)"
+
+
 def test_wrong_inputs_are_one_sentence(posterity, tmp_path):
     posterity("fit", "--data", "two-moons", "--out", "run", *FAST)
     np.savez(tmp_path / "z.npz", z=np.zeros(3))
