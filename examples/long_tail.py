@@ -11,6 +11,7 @@ python examples/long_tail.py --figure long-tail.png
 from __future__ import annotations
 
 import argparse
+import sys
 
 import numpy as np
 import torch
@@ -94,4 +95,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except pst.PosterityError as error:
+        sys.exit(str(error))

@@ -79,7 +79,9 @@ def curve(mnist: data.DataSet, options: argparse.Namespace) -> None:
         for name, make in WAYS.items()
     }
     made = Figure(figsize=(5.2, 3.6), layout="constrained")
-    pictures.compression_curve(made.subplots(), curves, dense).set(yscale="log")
+    axes = pictures.compression_curve(made.subplots(), curves, dense)
+    axes.set(yscale="log", yticks=(5, 10, 20, 50, 100), yticklabels=("5", "10", "20", "50", "100"))
+    axes.minorticks_off()
     made.savefig(options.out / "pruning-curve.png", dpi=110)
 
 

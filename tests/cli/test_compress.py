@@ -35,6 +35,7 @@ def test_onnx_from_the_shell(run, tmp_path):
     assert result.exit_code == 0, result.output
     for expected in ("fc1.weight", "zeros", "bytes on disk", "FLOPs", "batch 128", "accuracy", "saved in"):
         assert expected in result.output
+    assert f"{out.stat().st_size:,} bytes, zeros included" in result.output.replace("\n", " ")
     posterior = RunFolder(run).posterior()
     x, y = data.load("digits").test
     session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
@@ -48,7 +49,7 @@ def test_onnx_from_the_shell(run, tmp_path):
 def test_sparse_file_from_the_shell(run, tmp_path):
     out = tmp_path / "small.safetensors"
     result = compress(run, "--out", out, "--bits", "8", "--keep", "0.05")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0 and "zeros included" not in result.output, result.output
     module = RunFolder(run).posterior().module
     loaded = pst.compression.load(out, module)
     left = sum(int((p != 0).sum()) for p in loaded.parameters() if p.dim() > 1)

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from posterity.cli.config import RunConfig
 from posterity.cli.continual import _recipe
@@ -89,6 +90,24 @@ def test_a_stream_of_tasks_with_a_report(posterity, tmp_path):
     assert posterity("continual", "--method", "vong")[0] == 2
 
 
+def test_a_table_of_a_stream_cuts_no_word_off_at_80_columns(posterity, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    command = ("continual", "--benchmark", "split-digits", "--method", "functional,fine-tuning")
+    code, out, err = posterity(*command, "--tasks", 2, "--epochs", 1)
+    assert code == 0 and all(word in out for word in ("functional", "fine-tuning", "forgetting", "transfer", "seconds"))
+    assert "…" not in out and max(map(len, out.splitlines())) <= 80, out
+    assert "Held:" in err and "_Held" not in err
+
+
+def test_a_learning_rate_of_the_method_s_own_takes_the_place_of_the_recipe_s(posterity, tmp_path):
+    command = ("continual", "--benchmark", "split-digits", "--method", "vogn", "--tasks", 1, "--epochs", 1, "--out")
+    for setting in ("method", "training"):
+        code, _, err = posterity(*command, setting, "--set", f"{setting}.lr=0.01")
+        assert code == 0, err
+    means = [load_file(tmp_path / f"{name}/vogn-0/task-01.safetensors") for name in ("method", "training")]
+    assert all(torch.equal(tensor, means[1][name]) for name, tensor in means[0].items() if tensor.is_floating_point())
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -97,6 +116,8 @@ def test_a_stream_of_tasks_with_a_report(posterity, tmp_path):
         (("--seeds", 0), "seeds must be positive, got 0"),
         (("--method", ""), "no method was named"),
         (("--method", "ewc,joint", "--set", "method.strength=5"), "ewc, joint take none of their settings"),
+        (("--temperature", 0), "must be positive, got 0.0"),  # of vogn, which is the third to learn
+        (("--memory", 5, "--rehearse", 2), "rehearse must lie in [0, 1), got 2.0"),
     ],
 )
 def test_a_stream_of_nothing_is_one_sentence(posterity, tmp_path, words, sentence):

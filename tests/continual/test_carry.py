@@ -234,3 +234,17 @@ def test_refusals_are_one_sentence():
         pst.fit(network(), diagonal, data(), training=SHORT)
     with pytest.raises(pst.PosterityError, match="belongs to another network: parameter"):
         continual.carry_on(nn.Linear(4, 3).double(), pst.VOGN(), earlier())
+
+
+def test_a_covariance_without_an_inverse_is_no_prior():
+    """As Adam leaves one of a whole last layer: what is below the diagonal has moved further than the diagonal is."""
+    layer, n = nn.Linear(300, 1, bias=False), 300
+    below = 0.03 * torch.randn(n, n, generator=torch.Generator().manual_seed(0)).tril(-1)
+    mean = {"weight": layer.weight.detach()}
+    for scale, sound in ((0.02, False), (1.0, True)):
+        q = pst.posteriors.FullGaussian(layer, LIKELIHOOD, mean, below + scale * torch.eye(n))
+        if sound:
+            assert pst.priors.from_posterior(q).log_prob(q.mean()).isfinite()
+        else:
+            with pytest.raises(pst.PosterityError, match="300 weights has no inverse"):
+                pst.priors.from_posterior(q)

@@ -59,6 +59,8 @@ def test_curves_hold_the_numbers():
     assert drawn.lines[0].get_ydata().tolist() == pytest.approx([1, 3])
     assert len(drawn.collections) == 1  # only magnitude has a spread
     assert drawn.get_xscale() == "log" and drawn.lines[2].get_label() == "dense"
+    drawn.figure.draw_without_rendering()
+    assert {"2×", "5×", "10×"} <= {label.get_text() for label in drawn.get_xticklabels()}
     with pytest.raises(PosterityError):
         sparsity.compression_curve(axes(), {})
 

@@ -94,4 +94,5 @@ def _show(small: CompressedNetwork, out: Path, size: int) -> None:
     terminal.print(small.compression.table())
     for note in small.compression.notes:
         terminal.print(note)
-    terminal.print(f"saved in {out}: {size:,} bytes")
+    zeros = "" if out.suffix == ".safetensors" else ", zeros included, which a .safetensors file leaves out"
+    terminal.print(f"saved in {out}: {size:,} bytes{zeros}")

@@ -51,8 +51,8 @@ def continual(
         raise PosterityError(f"--set method.… is for methods, and {', '.join(chosen)} take none of their settings")
     options = {"memory": Memory(memory, choose) if memory else None, "rehearse": rehearse, "temperature": temperature}
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
-    for name in chosen:
-        made = _recipe(name, config, options)
+    recipes = {name: _recipe(name, config, options) for name in chosen}  # refused, if at all, before any is learned
+    for name, made in recipes.items():
         for seed in range(seeds):
             with interruptible("the same command goes on where it was"):
                 learned = _learn(name, made, config, benchmark_name, tasks, epochs, seed, draws, out)
@@ -87,7 +87,7 @@ def _learn(
     known = benchmark(stream, tasks=tasks, seed=seed)
     make_folder(out)
     training = config.make_training(progress=True)
-    if "lr" not in config.training_options:
+    if "lr" not in {**config.training_options, **config.method_options}:
         training = replace(training, lr=made.lr)
     if "batch_size" not in config.training_options:
         training = replace(training, batch_size=known.batch_size)
@@ -124,6 +124,10 @@ def _finish(results: dict[str, Any], out: Path) -> None:
 def _show(stream: str, records: dict[str, list[dict[str, Any]]], out: Path) -> None:
     from posterity.report.continual import COLUMNS, cells
 
-    rows = [(name, *cells(found).values()) for name, found in records.items()]
-    table(stream, ("learned by", *(head for head, _ in COLUMNS.values())), rows)
+    # What fits 80 characters: spreads below their means, and no backward transfer, which is on the page.
+    shown = [name for name in COLUMNS if name != "backward_transfer"]
+    head = [text.replace(" ", "\n") for text in ("learned by", *(COLUMNS[name][0] for name in shown))]
+    found = {name: cells(runs) for name, runs in records.items()}
+    rows = [(name, *(row[key].replace(" ± ", "\n± ") for key in shown)) for name, row in found.items()]
+    table(stream, head, rows)
     console().print(f"{out / 'report.html'} · {out / 'results.json'} · {out / 'figures'}", highlight=False)

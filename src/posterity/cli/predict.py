@@ -69,6 +69,8 @@ def _read(path: Path, dataset: DataSet) -> np.ndarray:
         raise PosterityError(f"inputs must be a {', '.join(readers)} file, got {path.name}")
     try:
         raw = np.asarray(readers[path.suffix.lower()](path, dataset))
+    except PosterityError:
+        raise  # which is a ValueError, and names the file
     except (OSError, ValueError) as error:
         raise PosterityError(f"cannot read {path}: {error}") from error
     if raw.dtype.kind not in "biuf" or not raw.size:

@@ -20,12 +20,13 @@ def console() -> Console:
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table; what a class is called is no markup."""
-    shown = Table(title=escape(title), title_justify="left")
+    shown = Table()
     for name in head:
         shown.add_column(escape(name))
     for row in rows:
         shown.add_row(*map(escape, row))
-    console().print(shown)
+    # The title is a line of its own: as the table's it would be folded to the width of a narrow one.
+    console().print(f"[italic]{escape(title)}[/italic]", shown, sep="\n", highlight=False)
 
 
 @contextmanager

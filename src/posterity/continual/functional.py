@@ -58,7 +58,7 @@ class Functional(Strategy):
         weights = torch.cat(
             [torch.full((len(y),), n / len(y)) for (_, y), n in zip(past.memory, past.sizes, strict=True)]
         )
-        return _Held(
+        return Held(
             prior=self.method.prior,
             inputs=inputs,
             probs=probs,
@@ -83,7 +83,7 @@ def _other_heads(past: Past, likelihood: Likelihood, logits: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class _Held(MAP):
+class Held(MAP):
     """MAP that holds the probabilities at some inputs."""
 
     inputs: Tensor

@@ -56,6 +56,8 @@ def read_idx(path: Path) -> Bytes:
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file, in memory; arrays of Python objects (pickles) are refused."""
+    if path.is_file() and not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and say how to load one
+        raise PosterityError(f"{path} cannot be read as .npz: numpy.savez has not written it, or it was cut off")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

@@ -130,7 +130,15 @@ class FullGaussian(GaussianPosterior):
 
     def as_prior(self, base: Normal = Normal()) -> Carried:  # noqa: B008 (frozen)
         """The whole Gaussian; parameters that it does not cover take ``base``."""
-        return Correlated(self.q.mean, self.q.scale_tril, self.bayesian, base)  # type: ignore[union-attr]
+        scale: Tensor = self.q.scale_tril  # type: ignore[union-attr]
+        inverse = torch.linalg.solve_triangular(scale, torch.eye(len(scale)).to(scale), upper=False)
+        if not scale.norm() * inverse.norm() < 1 / torch.finfo(scale.dtype).eps:  # nor where it overflows to NaN
+            raise PosterityError(
+                f"the covariance of these {len(scale):,} weights has no inverse in {scale.dtype}, so that it cannot "
+                "become a prior: for many weights and few steps take Laplace(structure='last-layer'), or independent "
+                "weights, MeanField()"
+            )
+        return Correlated(self.q.mean, scale, self.bayesian, base)
 
 
 class LowRankGaussian(GaussianPosterior):

@@ -17,6 +17,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 from PIL import Image
 from torch import Tensor
 
@@ -137,6 +138,9 @@ def compression_curve(
     if dense is not None:
         axes.axhline(100 * dense, color=style.INK, linewidth=0.8, linestyle=":", label="dense")
     axes.set(xscale="log", xlabel="compression, weights over weights not zero", ylabel="error, %")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}×")
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.legend(fontsize="small")
     return axes
 
