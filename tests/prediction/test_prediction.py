@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -304,6 +305,22 @@ def test_what_vmap_cannot_follow_is_looped(network):
     q = DiagonalGaussian(network(2, 3), pst.likelihoods.Categorical(), mean, std)
     x = torch.randn(6, 2, generator=torch.Generator().manual_seed(6))
     torch.testing.assert_close(q.predict(x).probs, torch.stack([f(x).softmax(-1) for f in q.draws(32)]).mean(0))
+
+
+def test_what_vmap_would_repeat_draw_by_draw_is_looped_without_a_word_of_torchs():
+    """torch's fused transformer layer has no rule for it, and every first prediction warned of that."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    net = nn.Sequential(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Flatten(), nn.Linear(24, 3))
+    mean = {name: p.detach() for name, p in net.named_parameters()}
+    std = {name: torch.full_like(m, 0.1) for name, m in mean.items()}
+    q = DiagonalGaussian(net, pst.likelihoods.Categorical(), mean, std)
+    x = torch.randn(6, 3, 8, generator=torch.Generator().manual_seed(6))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        probs = q.predict(x).probs
+    assert not said
+    torch.testing.assert_close(probs, torch.stack([draw(x).softmax(-1) for draw in q.draws(32)]).mean(0))
 
 
 @pytest.mark.parametrize("batched", [None, False, True])

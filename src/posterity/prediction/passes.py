@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -193,7 +194,10 @@ class Passes:
     def _batches(self, chunk: Weights, inputs: Inputs) -> bool:
         """Whether vmap can follow the network; it cannot branch on values, or write into a tensor of its own making."""
         try:
-            self(chunk, map_inputs(inputs, lambda t: t[:2]), Way(True, 2))
+            with warnings.catch_warnings():
+                # Of an operation that it would only repeat draw by draw, such as torch's fused transformer layer.
+                warnings.filterwarnings("error", "There is a performance drop")
+                self(chunk, map_inputs(inputs, lambda t: t[:2]), Way(True, 2))
         except Exception:  # whatever the network raises; if the fault is not vmap's, the loop will raise it again
             return False
         return True
