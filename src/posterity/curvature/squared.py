@@ -19,6 +19,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -121,6 +122,25 @@ def capture(module: nn.Module) -> Iterator[Params]:
         yield watch.sums
 
 
+@dataclass(frozen=True)
+class _Unit:
+    """A part of a network: its path, its own trainable parameters by the names it gives them, and the rule for them."""
+
+    path: str
+    module: nn.Module
+    own: Params
+    rule: Rule
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"{self.path or 'the module'} ({type(self.module).__name__})"
+
+    def name(self, own: str) -> str:
+        """The network's name for one of its parameters."""
+        return f"{self.path}.{own}" if self.path else own
+
+
 class SquareCapture:
     """Adds the mean squared gradients of each backward pass that runs while it is on to ``sums``.
 
@@ -131,61 +151,58 @@ class SquareCapture:
     """
 
     def __init__(self, module: nn.Module, sums: Params | None = None, skip: Collection[str] = ()) -> None:
-        self.sums: Params = {}
         self._pass = Pass()
         self.copies = Copies(self._pass)
         self._uses: Counter[int] = Counter()
-        self._owned: dict[str, Collection[Tensor]] = {}  # the parameters of each watched layer
-        self._used_once: dict[str, Collection[Tensor]] = {}  # those of which a pass has one use, however many calls
-        self._forwards: list[tuple[nn.Module, Forward]] = []
-        followed: list[str] = []  # modules under a vmap, which takes along what is below them
-        whole: Forward | None = None
-        firsts: dict[nn.Module, bool] = {}  # layers that must have examples first, and whether their uses add up
-        for prefix, unit, own in units(module):
-            label = f"{prefix or 'the module'} ({type(unit).__name__})"
-            rule = self._rule(unit)
-            if rule is not generic:
-                self._used_once[label] = own.values()
-            elif not prefix.startswith(tuple(followed)):
-                message = f"{label} has no rule for squared gradients; it is run a second time, example by example"
-                warnings.warn(message, PosterityWarning, stacklevel=3)
-            if prefix in skip:
-                continue
-            named = {name: f"{prefix}.{name}" if prefix else name for name in own}
-            self.sums.update({named[name]: _zeros(p) if sums is None else sums[named[name]] for name, p in own.items()})
-            sink = Sink(label, {name: self.sums[named[name]] for name in own}, self._pass)
-            self._owned[label] = own.values()
-            self.copies.owns(sink, own)
-            forward = rule(unit, unit.forward, sink)
-            self.copies.inside(unit, unit.forward, forward if has_rule(unit) else None)
-            if rule == self.copies.forward:
-                followed.append(f"{prefix}." if prefix else "")
-            if unit is module:
-                whole = forward
-                continue
-            self._forwards.append((unit, forward))
-            if rule not in TURNING:
-                firsts[unit] = rule in (linear, self.copies.forward)
-        self.sums = {name: self.sums[name] for name, _ in module.named_parameters() if name in self.sums}
-        self._watch_whole(module, whole, firsts)
+        found = [_Unit(path, unit, own, self._rule(unit)) for path, unit, own in units(module)]
+        self._warn_of_second_runs(found)
+        self._used_once = {unit.label: unit.own.values() for unit in found if unit.rule is not generic}
+        watched = [unit for unit in found if unit.path not in skip]
+        self._owned = {unit.label: unit.own.values() for unit in watched}
+        names = {unit.name(own) for unit in watched for own in unit.own}
+        params = {name: p for name, p in module.named_parameters() if name in names}
+        self.sums: Params = {name: _zeros(p) if sums is None else sums[name] for name, p in params.items()}
+        forwards = {unit.module: self._watch(unit) for unit in watched}
+        # Layers that must give examples first, and whether they may be used several times, for their uses add up.
+        firsts = {
+            unit.module: unit.rule in (linear, self.copies.forward)
+            for unit in watched
+            if unit.module is not module and unit.rule not in TURNING
+        }
+        whole = self._whole(module, forwards.pop(module, None), firsts)
+        self._forwards = [*forwards.items(), *([(module, whole)] if whole else [])]
 
     def _rule(self, unit: nn.Module) -> Rule:
         if has_rule(unit):
             return RULES[type(unit).forward]
         return self.copies.forward if _parts(unit) else generic
 
-    def _watch_whole(self, module: nn.Module, forward: Forward | None, firsts: dict[nn.Module, bool]) -> None:
-        """Watch the network itself, whose own forward this is if it has parameters for itself."""
+    def _watch(self, unit: _Unit) -> Forward:
+        """What a unit does in a capture."""
+        layer, original = unit.module, unit.module.forward
+        sink = Sink(unit.label, {own: self.sums[unit.name(own)] for own in unit.own}, self._pass)
+        self.copies.owns(sink, unit.own)
+        forward = unit.rule(layer, original, sink)
+        self.copies.inside(layer, original, forward if has_rule(layer) else None)
+        return forward
+
+    def _whole(self, module: nn.Module, forward: Forward | None, firsts: dict[nn.Module, bool]) -> Forward | None:
+        """The forward of the network itself, which is a unit with a forward already where it has its own parameters."""
         for layer in filter(is_batchnorm, module.modules()):
             if not any(p.requires_grad for p in layer.parameters()):
                 self.copies.inside(layer, layer.forward, layer.forward)
         if firsts:
             sink = Sink(f"the module ({type(module).__name__})", {}, self._pass)
             forward = self.copies.whole(module, forward, firsts, sink)
-        if self._used_once:
-            forward = _counting(forward or module.forward, self._uses)
-        if forward:
-            self._forwards.append((module, forward))
+        return _counting(forward or module.forward, self._uses) if self._used_once else forward
+
+    def _warn_of_second_runs(self, found: list[_Unit]) -> None:
+        """Warn of layers without a rule, unless a module above takes them along in its vmap."""
+        above = tuple(f"{unit.path}." if unit.path else "" for unit in found if unit.rule == self.copies.forward)
+        for unit in found:
+            if unit.rule is generic and not unit.path.startswith(above):
+                message = f"{unit.label} has no rule for squared gradients; it is run a second time, example by example"
+                warnings.warn(message, PosterityWarning, stacklevel=4)
 
     @contextmanager
     def on(self, weight: float = 1.0) -> Iterator[None]:
@@ -253,9 +270,10 @@ def units(module: nn.Module) -> Iterator[tuple[str, nn.Module, Params]]:
             ids |= theirs
         else:
             apart.append(unit)
-    own: Params = {name: p for name, p in module.named_parameters() if p.requires_grad and id(p) in ids}
-    if own:
-        yield "", module, own
+    if ids:
+        own: Params = {name: p for name, p in module.named_parameters() if p.requires_grad and id(p) in ids}
+        if own:
+            yield "", module, own
     yield from apart
 
 
