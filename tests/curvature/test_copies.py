@@ -380,7 +380,7 @@ class Prototypes(nn.Module):
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 4])
 def test_as_many_shared_rows_as_examples_are_not_taken_for_examples(batch):
-    """Squares of three examples were 34% off, and those of any other number refused."""
+    """Squares of three examples were 34% off, and those of more refused."""
     module, inputs, targets = Prototypes().double(), randn(batch, 5), randn(batch, 4, seed=9)
     close(squared_gradients(module, loss, (inputs, targets)), by_example(module, inputs, targets)[1])
 

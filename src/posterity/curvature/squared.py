@@ -153,7 +153,7 @@ class SquareCapture:
         sink = Sink(unit.label, {own: self.sums[unit.name(own)] for own in unit.own}, self._pass)
         self.copies.owns(sink, unit.own)
         forward = unit.rule(layer, original, sink)
-        self.copies.inside(layer, original, forward if has_rule(layer) else None)
+        self.copies.inside(layer, original, forward if unit.rule in RULES.values() else None)
         return forward
 
     def _whole(self, module: nn.Module, forward: Forward | None, firsts: dict[nn.Module, bool]) -> Forward | None:
