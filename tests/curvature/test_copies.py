@@ -364,3 +364,39 @@ def test_a_look_at_a_network_does_not_import_a_compiler():
         "squared_gradients(net, lambda f, y: (f - y).square().mean(), (x, x)); sys.exit('torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Prototypes(nn.Module):
+    """A linear map of three vectors that all examples share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map, self.head = nn.Linear(2, 5), nn.Linear(5, 4)
+        self.register_buffer("prototypes", randn(3, 2))
+
+    def forward(self, x):
+        return self.head((x.unsqueeze(1) * self.map(self.prototypes)).tanh().sum(1))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4])
+def test_as_many_shared_rows_as_examples_are_not_taken_for_examples(batch):
+    """Squares of three examples were 34% off, and those of more refused."""
+    module, inputs, targets = Prototypes().double(), randn(batch, 5), randn(batch, 4, seed=9)
+    close(squared_gradients(module, loss, (inputs, targets)), by_example(module, inputs, targets)[1])
+
+
+class Stateful(nn.Module):
+    """Made for batches of eight, as its state is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory, self.head = nn.GRU(3, 5, batch_first=True), nn.Linear(5, 4)
+        self.register_buffer("state", randn(1, 8, 5))
+
+    def forward(self, x):
+        return self.head(self.memory(x, self.state)[0][:, -1])
+
+
+def test_a_network_made_for_one_size_of_batch():
+    module, inputs, targets = Stateful().double(), randn(8, 4, 3), randn(8, 4, seed=9)
+    close(squared_gradients(module, loss, (inputs, targets)), by_example(module, inputs, targets)[1])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import posterity as pst
 from posterity.curvature.kfac import _has_factors
-from posterity.curvature.squared import units
+from posterity.curvature.units import units
 from posterity.posteriors import KroneckerGaussian, Linearised, kronecker_outputs, linearised
 from posterity.posteriors.kronecker import MatrixBlock
 

@@ -13,8 +13,9 @@ given (as in positions 0, 1, 2, ... that all examples share), it stays inside an
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from posterity.calling import nested_tensors
 from posterity.curvature.generic_rule import check_same
 from posterity.curvature.sink import SECOND_BATCH, Forward, Pass, Sink
-from posterity.networks import buffers_kept, hooked
+from posterity.networks import buffers_kept
 from posterity.types import PosterityError
 from posterity.unrolled import PLAIN, explained, replaced_forwards, transformable
 
@@ -45,6 +47,7 @@ class Copies:
         self._shared = shared
         self._sinks: dict[int, tuple[Sink, str]] = {}
         self._inside: list[tuple[nn.Module, Forward]] = []
+        self._plain: list[tuple[nn.Module, Forward]] = []  # what layers do where nothing is watched
         self._originals: dict[int, Tensor] = {}  # the parameter behind each copy, while a vmap runs
         self._staying: set[nn.Module] = set()  # layers that never leave
 
@@ -54,6 +57,7 @@ class Copies:
 
     def inside(self, layer: nn.Module, original: Forward, rule: Forward | None = None) -> None:
         """Say what a layer does in the vmap of a module above: leave it for its rule, or what it does without one."""
+        self._plain.append((layer, original))
         if type(layer).forward not in PLAIN:  # those have another forward there already
             leaving = rule and _leaving(layer, original, rule, self._originals, self._staying)
             self._inside.append((layer, leaving or original))
@@ -74,8 +78,10 @@ class Copies:
         @_uncompiled
         def look(*args: Any, **kwargs: Any) -> None:
             nonlocal forward, looked
-            with replaced_forwards(self._inside), _resting(module):
-                self._staying.update(_misused(layers, original, (args, kwargs)))
+            # Whatever goes wrong now does so in the pass, too, unless the network is made for one size of batch. Its
+            # layers are taken to be used as usual then.
+            with suppress(Exception), _resting(module):
+                self._staying.update(self._misused(module, original, layers, (args, kwargs)))
             if self._staying and forward is None:
                 name = next(name for name, layer in module.named_modules() if layer in self._staying)
                 advice = f"let {name} see examples first, and once in a pass, or use IVON, SWAG or another method"
@@ -88,6 +94,39 @@ class Copies:
             return (forward or original)(*args, **kwargs)
 
         return chosen
+
+    def _misused(
+        self, module: nn.Module, forward: Forward, layers: Mapping[nn.Module, bool], given: Any
+    ) -> set[nn.Module]:
+        """The layers that are used twice though they may not be, or do not give examples first, as a few of these tell.
+
+        They are as many as nothing else that the network holds or is given, nor the batch itself, is long.
+        """
+        tensors, put = _taken_apart(given)
+        batch = next((len(t) for t in tensors if t.dim()), 0)
+        lengths = {length for t in (*tensors, *module.parameters(), *module.buffers()) for length in t.shape}
+        few = next(number for number in count(3) if number not in lengths)
+        rows = [i % batch for i in range(few)] if batch else []
+        args, kwargs = put([t[rows] if t.shape[:1] == (batch,) else t for t in tensors])
+        met: set[nn.Module] = set()
+        found: set[nn.Module] = set()
+
+        def noting(layer: nn.Module, original: Forward) -> Forward:
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                output = original(*args, **kwargs)
+                first = next(iter(nested_tensors(output)), None)
+                again = layer in met and not layers[layer]
+                if again or first is None or first.shape[:1] != (len(rows),):
+                    found.add(layer)
+                met.add(layer)
+                return output
+
+            return noted
+
+        plain = [(layer, noting(layer, own) if layer in layers else own) for layer, own in self._plain]
+        with replaced_forwards(plain):
+            forward(*args, **kwargs)
+        return found
 
     def forward(self, module: nn.Module, original: Forward, sink: Sink, advice: str = _ADVICE) -> Forward:
         """The forward of a module under a vmap over examples."""
@@ -183,26 +222,6 @@ def _leaving(
     return forward
 
 
-def _misused(layers: Mapping[nn.Module, bool], forward: Forward, given: Any) -> set[nn.Module]:
-    """The layers that are used twice though they may not be, or do not give examples first, as three of these tell."""
-    tensors, put = _taken_apart(given)
-    batch = next((len(t) for t in tensors if t.dim()), 0)
-    args, kwargs = put([t[:3] if t.shape[:1] == (batch,) else t for t in tensors])
-    met: set[nn.Module] = set()
-    found: set[nn.Module] = set()
-
-    def note(layer: nn.Module, args: Any, output: Any) -> None:
-        first = next(iter(_taken_apart(output)[0]), None)
-        again = layer in met and not layers[layer]
-        if again or first is None or first.shape[:1] != (min(3, batch),):
-            found.add(layer)
-        met.add(layer)
-
-    with hooked(layers, note):
-        forward(*args, **kwargs)
-    return found
-
-
 class _Outside(torch.autograd.Function):
     """A function of the whole batch, called inside the vmap, where an example is a batch of one."""
 
@@ -251,7 +270,7 @@ def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _floats(outputs: Any) -> list[Tensor]:
-    return [t for t in _taken_apart(outputs)[0] if t.is_floating_point()]
+    return [t for t in nested_tensors(outputs) if t.is_floating_point()]
 
 
 def _taken_apart(values: Any) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], Any]]:

@@ -31,7 +31,8 @@ from torch.nn.modules.conv import _ConvNd
 from posterity.curvature.outer import examples_at_once
 from posterity.curvature.patches import Windows, pad_explicitly
 from posterity.curvature.sink import Forward, Pass, Sink, watched
-from posterity.curvature.squared import SquareCapture, units
+from posterity.curvature.squared import SquareCapture
+from posterity.curvature.units import units
 from posterity.types import Params, PosterityError
 from posterity.unrolled import replaced_forwards
 

@@ -14,58 +14,29 @@ part of ∇ℓ̄ that goes through example i, so that ĝ is still their mean. Wi
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils.parametrize import is_parametrized
 
 from posterity.calling import call, map_inputs
-from posterity.curvature.attention_rule import attention
-from posterity.curvature.convolution_rule import convolution
 from posterity.curvature.copies import Copies
 from posterity.curvature.generic_rule import generic
 from posterity.curvature.linear_rule import linear
-from posterity.curvature.recurrent_rule import gru_cell, lstm_cell, recurrent, rnn_cell
 from posterity.curvature.sink import Forward, Pass, Rule, Sink
-from posterity.curvature.vector_rules import batch_norm, embedding, group_norm, layer_norm, rms_norm
+from posterity.curvature.units import RULES, TURNING, has_rule, parts_of, units
 from posterity.networks import buffers_kept, is_batchnorm, parameter_uses
 from posterity.types import Inputs, Params, PosterityError, PosterityWarning
 from posterity.unrolled import replaced_forwards
 
 Loss = Callable[[Any, Tensor], Tensor]
 """A mean over examples: (outputs, targets) → scalar."""
-
-RULES: dict[Forward, Rule] = {
-    nn.Linear.forward: linear,
-    nn.Conv1d.forward: convolution,
-    nn.Conv2d.forward: convolution,
-    nn.Conv3d.forward: convolution,
-    nn.Embedding.forward: embedding,
-    _BatchNorm.forward: batch_norm,
-    nn.LayerNorm.forward: layer_norm,
-    nn.GroupNorm.forward: group_norm,
-    nn.RMSNorm.forward: rms_norm,
-    nn.MultiheadAttention.forward: attention,
-    nn.RNN.forward: recurrent,
-    nn.GRU.forward: recurrent,
-    nn.LSTM.forward: recurrent,
-    nn.RNNCell.forward: rnn_cell,
-    nn.GRUCell.forward: gru_cell,
-    nn.LSTMCell.forward: lstm_cell,
-}
-"""A layer is known by its forward, so that a subclass that keeps the forward keeps the rule."""
-TURNING = (attention, recurrent, rnn_cell, gru_cell, lstm_cell)
-"""Rules that turn sequences themselves where these come first, and whose uses add up."""
-KNOWN = re.compile(r"(weight|bias)(_(ih|hh|hr)(_l\d+)?(_reverse)?)?|(in|out)_proj[._](weight|bias)")
-"""Names of the parameters that rules know of; a layer with others has no rule."""
 
 
 def squared_gradients(module: nn.Module, loss: Loss, batch: tuple[Inputs, Tensor]) -> Params:
@@ -121,6 +92,25 @@ def capture(module: nn.Module) -> Iterator[Params]:
         yield watch.sums
 
 
+@dataclass(frozen=True)
+class _Unit:
+    """A part of a network: its path, its own trainable parameters by the names it gives them, and the rule for them."""
+
+    path: str
+    module: nn.Module
+    own: Params
+    rule: Rule
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"{self.path or 'the module'} ({type(self.module).__name__})"
+
+    def name(self, own: str) -> str:
+        """The network's name for one of its parameters."""
+        return f"{self.path}.{own}" if self.path else own
+
+
 class SquareCapture:
     """Adds the mean squared gradients of each backward pass that runs while it is on to ``sums``.
 
@@ -131,61 +121,58 @@ class SquareCapture:
     """
 
     def __init__(self, module: nn.Module, sums: Params | None = None, skip: Collection[str] = ()) -> None:
-        self.sums: Params = {}
         self._pass = Pass()
         self.copies = Copies(self._pass)
         self._uses: Counter[int] = Counter()
-        self._owned: dict[str, Collection[Tensor]] = {}  # the parameters of each watched layer
-        self._used_once: dict[str, Collection[Tensor]] = {}  # those of which a pass has one use, however many calls
-        self._forwards: list[tuple[nn.Module, Forward]] = []
-        followed: list[str] = []  # modules under a vmap, which takes along what is below them
-        whole: Forward | None = None
-        firsts: dict[nn.Module, bool] = {}  # layers that must have examples first, and whether their uses add up
-        for prefix, unit, own in units(module):
-            label = f"{prefix or 'the module'} ({type(unit).__name__})"
-            rule = self._rule(unit)
-            if rule is not generic:
-                self._used_once[label] = own.values()
-            elif not prefix.startswith(tuple(followed)):
-                message = f"{label} has no rule for squared gradients; it is run a second time, example by example"
-                warnings.warn(message, PosterityWarning, stacklevel=3)
-            if prefix in skip:
-                continue
-            named = {name: f"{prefix}.{name}" if prefix else name for name in own}
-            self.sums.update({named[name]: _zeros(p) if sums is None else sums[named[name]] for name, p in own.items()})
-            sink = Sink(label, {name: self.sums[named[name]] for name in own}, self._pass)
-            self._owned[label] = own.values()
-            self.copies.owns(sink, own)
-            forward = rule(unit, unit.forward, sink)
-            self.copies.inside(unit, unit.forward, forward if has_rule(unit) else None)
-            if rule == self.copies.forward:
-                followed.append(f"{prefix}." if prefix else "")
-            if unit is module:
-                whole = forward
-                continue
-            self._forwards.append((unit, forward))
-            if rule not in TURNING:
-                firsts[unit] = rule in (linear, self.copies.forward)
-        self.sums = {name: self.sums[name] for name, _ in module.named_parameters() if name in self.sums}
-        self._watch_whole(module, whole, firsts)
+        found = [_Unit(path, unit, own, self._rule(unit)) for path, unit, own in units(module)]
+        self._warn_of_second_runs(found)
+        self._used_once = {unit.label: unit.own.values() for unit in found if unit.rule is not generic}
+        watched = [unit for unit in found if unit.path not in skip]
+        self._owned = {unit.label: unit.own.values() for unit in watched}
+        names = {unit.name(own) for unit in watched for own in unit.own}
+        params = {name: p for name, p in module.named_parameters() if name in names}
+        self.sums: Params = {name: _zeros(p) if sums is None else sums[name] for name, p in params.items()}
+        forwards = {unit.module: self._watch(unit) for unit in watched}
+        # Layers that must give examples first, and whether they may be used several times, for their uses add up.
+        firsts = {
+            unit.module: unit.rule in (linear, self.copies.forward)
+            for unit in watched
+            if unit.module is not module and unit.rule not in TURNING
+        }
+        whole = self._whole(module, forwards.pop(module, None), firsts)
+        self._forwards = [*forwards.items(), *([(module, whole)] if whole else [])]
 
     def _rule(self, unit: nn.Module) -> Rule:
         if has_rule(unit):
             return RULES[type(unit).forward]
-        return self.copies.forward if _parts(unit) else generic
+        return self.copies.forward if parts_of(unit) else generic
 
-    def _watch_whole(self, module: nn.Module, forward: Forward | None, firsts: dict[nn.Module, bool]) -> None:
-        """Watch the network itself, whose own forward this is if it has parameters for itself."""
+    def _watch(self, unit: _Unit) -> Forward:
+        """What a unit does in a capture."""
+        layer, original = unit.module, unit.module.forward
+        sink = Sink(unit.label, {own: self.sums[unit.name(own)] for own in unit.own}, self._pass)
+        self.copies.owns(sink, unit.own)
+        forward = unit.rule(layer, original, sink)
+        self.copies.inside(layer, original, forward if unit.rule in RULES.values() else None)
+        return forward
+
+    def _whole(self, module: nn.Module, forward: Forward | None, firsts: dict[nn.Module, bool]) -> Forward | None:
+        """The forward of the network itself, which is a unit with a forward already where it has its own parameters."""
         for layer in filter(is_batchnorm, module.modules()):
             if not any(p.requires_grad for p in layer.parameters()):
                 self.copies.inside(layer, layer.forward, layer.forward)
         if firsts:
             sink = Sink(f"the module ({type(module).__name__})", {}, self._pass)
             forward = self.copies.whole(module, forward, firsts, sink)
-        if self._used_once:
-            forward = _counting(forward or module.forward, self._uses)
-        if forward:
-            self._forwards.append((module, forward))
+        return _counting(forward or module.forward, self._uses) if self._used_once else forward
+
+    def _warn_of_second_runs(self, found: list[_Unit]) -> None:
+        """Warn of layers without a rule, unless a module above takes them along in its vmap."""
+        above = tuple(f"{unit.path}." if unit.path else "" for unit in found if unit.rule == self.copies.forward)
+        for unit in found:
+            if unit.rule is generic and not unit.path.startswith(above):
+                message = f"{unit.label} has no rule for squared gradients; it is run a second time, example by example"
+                warnings.warn(message, PosterityWarning, stacklevel=4)
 
     @contextmanager
     def on(self, weight: float = 1.0) -> Iterator[None]:
@@ -230,48 +217,6 @@ def _counting(original: Forward, uses: Counter[int]) -> Forward:
         return outputs
 
     return forward
-
-
-def units(module: nn.Module) -> Iterator[tuple[str, nn.Module, Params]]:
-    """The modules that have trainable parameters of their own, by name, each with these.
-
-    All parameters of a layer with a rule are its own. Any other module owns what it holds itself, and the layers below
-    it that have a parameter in common.
-    """
-    parts = {} if has_rule(module) else _parts(module)
-    below = [
-        (f"{name}.{path}".rstrip("."), unit, own) for name, part in parts.items() for path, unit, own in units(part)
-    ]
-    held = [part for part in (module, *module.children()) if part not in parts.values()]
-    ids = {id(p) for part in held for p in part.parameters(recurse=part is not module or not parts)}
-    holders = Counter(id(p) for _, _, own in below for p in own.values()) + Counter(ids)
-    shared = {key for key, count in holders.items() if count > 1}
-    apart = []
-    for unit in below:
-        theirs = {id(p) for p in unit[2].values()}
-        if theirs & shared:
-            ids |= theirs
-        else:
-            apart.append(unit)
-    own: Params = {name: p for name, p in module.named_parameters() if p.requires_grad and id(p) in ids}
-    if own:
-        yield "", module, own
-    yield from apart
-
-
-def has_rule(module: nn.Module) -> bool:
-    """Whether it is a layer of a known kind, with no parameters but those of its kind."""
-    known = "forward" not in module.__dict__ and type(module).forward in RULES
-    return known and all(KNOWN.fullmatch(name) for name, _ in module.named_parameters())
-
-
-def _parts(module: nn.Module) -> dict[str, nn.Module]:
-    """What a module is made of, besides lists of parameters and what makes its parameters."""
-    lists = (nn.ParameterList, nn.ParameterDict)
-    children = {name: child for name, child in module.named_children() if not isinstance(child, lists)}
-    if is_parametrized(module):
-        del children["parametrizations"]
-    return children
 
 
 def _zeros(p: Tensor) -> Tensor:
