@@ -116,6 +116,8 @@ def test_a_learning_rate_of_the_method_s_own_takes_the_place_of_the_recipe_s(pos
         (("--seeds", 0), "seeds must be positive, got 0"),
         (("--method", ""), "no method was named"),
         (("--method", "ewc,joint", "--set", "method.strength=5"), "ewc, joint take none of their settings"),
+        (("--method", "ewc,map"), "MAP cannot learn each task from the posterior of the last"),
+        (("--method", "snapshot"), "Snapshot cannot learn each task from the posterior of the last"),
         (("--temperature", 0), "must be positive, got 0.0"),  # of vogn, which is the third to learn
         (("--memory", 5, "--rehearse", 2), "rehearse must lie in [0, 1), got 2.0"),
     ],
