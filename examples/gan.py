@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -78,8 +79,7 @@ def play(x: Tensor, options: argparse.Namespace) -> tuple[pst.Posterior, pst.Pos
         real = x[torch.randint(len(x), (BATCH,), device=DEVICE)]
         fake = maker(torch.randn(BATCH, LATENTS, device=DEVICE))
         told_apart = F.softplus(-judge(real)).mean() + F.softplus(judge(fake.detach())).mean()
-        penalty = 2.0 * slope(judge, real) if step % 4 == 0 else 0
-        descend(1, told_apart + penalty + cold * pst.kl(judge))
+        descend(1, told_apart + (2.0 * slope(judge, real) if step % 4 == 0 else 0) + cold * pst.kl(judge))
         descend(0, F.softplus(-judge(fake)).mean() + cold * pst.kl(maker))
     made = pst.posteriors.DiagonalGaussian(plain[0], pst.likelihoods.Gaussian(0.1), *pst.plain_moments(maker))
     return made, pst.posteriors.DiagonalGaussian(plain[1], pst.likelihoods.Bernoulli(), *pst.plain_moments(judge))
@@ -103,14 +103,11 @@ def draw(made: pst.Posterior, sets: dict[str, pst.Prediction], side: int, path: 
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     many, few = torch.randn(100, LATENTS, device=DEVICE), torch.randn(6, LATENTS, device=DEVICE)
-    rows = torch.stack([network(few) for network in made.draws(8)], 1)
     for axis, tiles, title in (
         (left, next(made.draws(1))(many).view(10, 10, side, side), "samples of one generator"),
-        (middle, rows[:, :, 0], "a latent a row, a generator a column"),
+        (middle, torch.stack([net(few)[:, 0] for net in made.draws(8)], 1), "a latent a row, a generator a column"),
     ):
-        down, across = tiles.shape[:2]
-        sheet = tiles.permute(0, 2, 1, 3).reshape(down * side, across * side)
-        axis.imshow(sheet.cpu().numpy(), cmap="gray", vmin=-1, vmax=1)
+        axis.imshow(tiles.permute(0, 2, 1, 3).flatten(2).flatten(0, 1).cpu().numpy(), cmap="gray", vmin=-1, vmax=1)
         axis.set(title=title, xticks=[], yticks=[])
     for name, p in sets.items():
         right.scatter(p.probs[:300, 1].cpu(), p.epistemic[:300].cpu(), s=5, alpha=0.6, label=name)
@@ -147,4 +144,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except pst.PosterityError as error:
+        sys.exit(str(error))

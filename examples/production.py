@@ -28,21 +28,21 @@ def train(options: argparse.Namespace) -> dict[str, float]:
     from posterity import data, models
 
     torch.set_num_threads(1)  # as many as the server below has
-    images = data.load(options.data)
-    x, y = images.training()
-    train_set = x[: options.examples], y[: options.examples]
+    try:
+        images = data.load(options.data)
+    except pst.PosterityError as error:
+        sys.exit(str(error))
+    train_set = tuple(part[: options.examples] for part in images.training())
     test_inputs, test_targets = images.test
 
     # 1. Train, taking whole neurons out on the way, and cut the network down to what is left.
-    network = models.make("lenet_300_100", images)
-    training = pst.Training(batch_size=64, lr=1e-3)
+    how = {"epochs": options.epochs, "training": pst.Training(batch_size=64, lr=1e-3)}
     pruning = pst.Pruning(keep=0.25, whole_units=True, per_layer=True)
-    pruned = pst.fit(network, pruning, train_set, epochs=options.epochs, training=training)
+    pruned = pst.fit(models.make("lenet_300_100", images), pruning, train_set, **how)
     small = pst.compress(pruned, validation=[images.test])
 
     # 2. A posterior over the small network, started from its weights.
-    method = pst.MeanField(init_std=0.01)
-    posterior = pst.fit(small.requires_grad_(), method, train_set, epochs=options.epochs, training=training)
+    posterior = pst.fit(small.requires_grad_(), pst.MeanField(init_std=0.01), train_set, **how)
 
     # 3. Its whole prediction as one ONNX graph, in both forms.
     (before, after), (_, accuracy) = small.compression.parameters, small.compression.accuracy

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -94,13 +95,8 @@ def run(train: Tensor, test: Tensor, factor: int, options: argparse.Namespace) -
     """Three guesses at one factor: figures and a picture."""
     pair, low, channels = (shrunk(train, factor), train), shrunk(test, factor), train.shape[1]
     how = {"epochs": options.epochs, "training": pst.Training(batch_size=options.batch, lr=1e-3)}
-    plain = pst.fit(
-        SubPixel(channels, factor, 1, options.width),
-        pst.MAP(prior=pst.priors.Normal(1.0)),
-        pair,
-        likelihood=pst.likelihoods.Gaussian(0.05),
-        **how,
-    )
+    network, noise = SubPixel(channels, factor, 1, options.width), pst.likelihoods.Gaussian(0.05)
+    plain = pst.fit(network, pst.MAP(), pair, likelihood=noise, **how)
     posterior = pst.fit(
         SubPixel(channels, factor, 2, options.width),
         pst.MeanField(prior=pst.priors.Normal(0.2), init_std=0.005),
@@ -146,4 +142,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except pst.PosterityError as error:
+        sys.exit(str(error))

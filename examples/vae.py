@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -46,9 +47,8 @@ def bound(encoder: nn.Module, decoder: nn.Module, x: Tensor) -> Tensor:
 
 def train(x: Tensor, latent: int, options: argparse.Namespace, bayesian: bool) -> tuple[nn.Module, pst.Posterior, dict]:
     """An encoder, and the posterior of a decoder: a Gaussian, or for comparison a point."""
-    pixels = x.shape[1]
-    encoder = models.mlp(pixels, 2 * latent, hidden=(options.width,)).to(DEVICE)
-    plain = models.mlp(latent, pixels, hidden=(options.width, options.width)).to(DEVICE)
+    encoder = models.mlp(x.shape[1], 2 * latent, hidden=(options.width,)).to(DEVICE)
+    plain = models.mlp(latent, x.shape[1], hidden=(options.width, options.width)).to(DEVICE)
     decoder = pst.variational(plain, prior=pst.priors.Normal(0.3), init_std=0.02) if bayesian else plain  # the line
     optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps := options.epochs * len(x) // BATCH)
@@ -96,7 +96,7 @@ def judged(encoder: nn.Module, posterior: pst.Posterior, test: Tensor, foreign: 
 def draw(encoder: nn.Module, posterior: pst.Posterior, x: Tensor, y: Tensor, side: int, path: Path) -> None:
     """Reconstructions, the plane of the two latents, and how unsure the decoder is over it."""
     figure = Figure(figsize=(11, 3.6), layout="constrained")
-    left, middle, right, last = figure.subplots(1, 4)
+    left, middle, right, last = figure.subplots(1, 4, subplot_kw={"xticks": [], "yticks": []})
     p = posterior.predict(encode(encoder, x[:6])[0], draws=32)
     columns = torch.stack([x[:6].cpu(), p.probs[..., 1].cpu(), 4 * p.std[..., 1].cpu()])
     sheet = columns.view(3, 6, side, side).permute(1, 2, 0, 3).reshape(6 * side, 3 * side)
@@ -108,14 +108,11 @@ def draw(encoder: nn.Module, posterior: pst.Posterior, x: Tensor, y: Tensor, sid
     tiles = p.probs[..., 1].cpu().view(17, 17, side, side).permute(0, 2, 1, 3).reshape(17 * side, 17 * side)
     middle.imshow(tiles.numpy(), cmap="gray", extent=(-4.25, 4.25, -4.25, 4.25))
     middle.set_title("what each z decodes to")
-    points = encode(encoder, x[:2000])[0].cpu().numpy()
-    right.scatter(*points.T, c=y[:2000].numpy(), cmap="tab10", s=3)
+    right.scatter(*encode(encoder, x[:2000])[0].T.cpu().numpy(), c=y[:2000].numpy(), cmap="tab10", s=3)
     right.set(title="test pictures, by class", xlim=(-4.25, 4.25), ylim=(-4.25, 4.25), aspect="equal")
     unsure = p.variance[..., 1].sum(1).sqrt().view(17, 17).cpu().numpy()
     last.set_title("std over draws, all pixels")
     figure.colorbar(last.imshow(unsure, cmap="magma", extent=(-4.25, 4.25, -4.25, 4.25)), ax=last, shrink=0.7)
-    for axis in (left, middle, right, last):
-        axis.set(xticks=[], yticks=[])
     figure.savefig(path, dpi=110)
 
 
@@ -147,4 +144,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except pst.PosterityError as error:
+        sys.exit(str(error))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import runpy
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -40,3 +42,16 @@ def test_the_example_runs(name, monkeypatch, tmp_path, capsys):
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")
     printed = capsys.readouterr().out
     assert any(word in printed for word in ("accuracy", "PSNR", "ELBO", "NLL"))
+
+
+@pytest.mark.parametrize("name", ["gan.py", "vae.py", "super_resolution.py", "production.py", "text.py"])
+def test_an_example_without_its_data_ends_in_a_sentence(name, monkeypatch, tmp_path):
+    def unreachable(url, timeout):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name])
+    monkeypatch.setattr(urllib.request, "urlopen", unreachable)
+    monkeypatch.setenv("POSTERITY_DATA", str(tmp_path / "nothing"))
+    with pytest.raises(SystemExit, match=r"is not in .*, and .* could not be downloaded: .*no network"):
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import posterity as pst
-from posterity import data
+from posterity import data, models
 from posterity.cli.config import RunConfig, build_method, plain
 from posterity.cli.folder import RunFolder, with_earlier
 from posterity.cli.main import run as command
@@ -293,6 +293,21 @@ def test_lists(posterity, command):
     code, out, _ = posterity(command)
     expected = {"methods": "dropout", "data": "two-moons", "models": "lenet5_caffe"}[command]
     assert code == 0 and expected in out
+
+
+def test_every_network_is_said_to_be_for_something_with_its_weights(posterity, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    lines = posterity("models")[1].splitlines()
+    rows = {row[1].strip(): row[2:] for row in (line.split("│") for line in lines if line.startswith("│"))}
+    assert list(rows) == models.names() and len({row[0] for row in rows.values()}) == len(rows)
+    published = {"lenet_300_100": "266,610", "lenet5_caffe": "431,080", "vgg16": "15,245,130"}
+    published |= {"resnet18": "11,173,962", "resnet18_imagenet": "11,689,512", "lenet5": "44,426", "mlp_50": "751"}
+    assert {name: rows[name][2].strip() for name in published} == published
+
+
+def test_which_version_it_is(posterity):
+    code, out, _ = posterity("--version")
+    assert code == 0 and out == f"posterity {pst.__version__}\n"
 
 
 def test_every_method_is_said_to_be_something_else(posterity, monkeypatch):

@@ -116,6 +116,12 @@ def test_a_learning_rate_of_the_method_s_own_takes_the_place_of_the_recipe_s(pos
         (("--seeds", 0), "seeds must be positive, got 0"),
         (("--method", ""), "no method was named"),
         (("--method", "ewc,joint", "--set", "method.strength=5"), "ewc, joint take none of their settings"),
+        (("--method", "ewc", "--set", "strategy.strenght=5"), "unknown setting of ewc 'strenght'"),
+        (("--method", "fine-tuning", "--set", "strategy.strength=5"), "unknown setting of fine-tuning 'strength'"),
+        (("--method", "ewc", "--set", "strategy.strength=much"), "strength of ewc must be float, got 'much'"),
+        (("--method", "ewc", "--set", "strategy.strength=0"), "strength must be positive and finite, got 0"),
+        (("--method", "ewc,map"), "MAP cannot learn each task from the posterior of the last"),
+        (("--method", "snapshot"), "Snapshot cannot learn each task from the posterior of the last"),
         (("--temperature", 0), "must be positive, got 0.0"),  # of vogn, which is the third to learn
         (("--memory", 5, "--rehearse", 2), "rehearse must lie in [0, 1), got 2.0"),
     ],
@@ -128,9 +134,20 @@ def test_a_stream_of_nothing_is_one_sentence(posterity, tmp_path, words, sentenc
 def test_the_share_that_is_rehearsed_reaches_replay_and_no_temperature_is_left_out():
     def made(name, **options):
         given = {"memory": None, "rehearse": 0.0, "temperature": 1.0, **options}
-        return _recipe(name, RunConfig.read(None, ()), given).strategy
+        return _recipe(name, RunConfig.read(None, ()), given, {}).strategy
 
     assert made("replay").rehearse == 0.5 and made("replay", rehearse=0.2).rehearse == 0.2
     assert made("ewc", rehearse=0.2, temperature=2.0) == EWC()
     with pytest.raises(PosterityError, match="temperature"):
         made("vogn", temperature=0.0)
+
+
+def test_a_strategy_s_own_settings_reach_those_that_have_them(posterity, tmp_path):
+    command = ("continual", "--benchmark", "split-digits", "--method", "ewc,fine-tuning,functional", "--tasks", 1)
+    code, _, err = posterity(*command, "--epochs", 1, "--set", "strategy.strength=10", "--out", "found")
+    assert code == 0, err
+    learned = {
+        name: runs[0] for name, runs in json.loads((tmp_path / "found/results.json").read_text())["methods"].items()
+    }
+    assert learned["ewc"]["strategy"] == repr(EWC(strength=10))
+    assert "strength=10" in learned["functional"]["strategy"] and "strength" not in learned["fine-tuning"]["strategy"]

@@ -315,3 +315,26 @@ def test_strategies_refuse_what_cannot_be():
         continual.benchmark("mnits")
     with pytest.raises(pst.PosterityError, match="no variances"):
         continual.learn(network(), pst.MAP(), tasks(), epochs=1, training=FAST)
+
+
+def refused(cls, word):
+    strategy = EWC if cls is pst.KFAC else Carry
+    with pytest.raises(pst.PosterityError, match=f"{cls.__name__} cannot learn each task .* {word}"):
+        strategy(method=cls())
+
+
+@pytest.mark.parametrize("cls", [pst.MAP, pst.SWA, pst.methods.Pruning, pst.OGN], ids=lambda cls: cls.__name__)
+def test_a_method_that_ends_in_a_point_is_refused_before_its_first_task(cls):
+    """It was trained on the first task, and refused then."""
+    refused(cls, "no variances")
+    FineTuning(method=cls())
+
+
+def test_so_is_one_whose_posterior_its_own_next_task_could_not_take():
+    """The spread of networks without noise was so narrow a prior that the next task ended in NaN."""
+    refused(pst.Dropout, "no distribution")
+    refused(pst.Snapshot, "networks without noise")
+    refused(pst.FastGeometric, "networks without noise")
+    refused(pst.KFAC, "one precision")
+    refused(pst.NoisyKFAC, "one precision")
+    Carry(method=pst.SWAG()), Carry(method=pst.Cyclical())

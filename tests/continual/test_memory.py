@@ -56,7 +56,7 @@ def test_rehearsed_examples_have_their_share():
     _, targets = Replay(rehearse=0.25).lessons(train, [old])
     assert float((targets >= 2).double().mean()) == 0.25
     assert len(Joint().lessons(train, [old])[1]) == 130
-    assert Carry(memory=Memory(5)).lessons(train, [old])[1] is train[1]
+    assert Carry(method=pst.VOGN(), memory=Memory(5)).lessons(train, [old])[1] is train[1]
 
 
 def test_permuted_tasks_are_orders_of_the_same_pixels():

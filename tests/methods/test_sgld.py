@@ -177,6 +177,34 @@ def test_a_prior_without_ridge_comes_in_through_the_loss():
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:the chain has not settled")
+@pytest.mark.parametrize(("method", "most"), [(pst.SGLD, 2.0), (pst.SGHMC, 2 * (2 - 0.1))])
+def test_a_prior_too_narrow_for_the_steps_is_refused_before_training(method, most):
+    """The loss became NaN after some steps, with the advice to clip gradients, which a prior does not pass through."""
+    x, std = torch.eye(2).repeat(25, 1) * torch.tensor([1.0, 0.0]), 1e-3  # the prior alone moves the second weight
+    prior = pst.priors.Normal({"weight": torch.tensor([[1.0, std]])}, {"weight": torch.zeros(1, 2)})
+
+    def run(share):
+        sampler = method(lr=share * most * 50 * std**2, temperature=0.0, prior=prior, burn_in=0, thin=1)
+        loop = pst.Training(steps=400, progress=False)
+        network = nn.Linear(2, 1, bias=False)
+        return pst.fit(network, sampler, (x, x[:, :1]), likelihood=pst.likelihoods.Gaussian(1.0), training=loop)
+
+    assert float(run(0.95).points[-1]["weight"][0, 1].abs()) < 1e-3
+    with pytest.raises(PosterityError, match=r"prior holds weights of weight to a std of 0.001, .* take an lr below"):
+        run(1.05)
+
+
+def test_the_prior_of_a_point_among_others_is_refused_not_learned_to_nan():
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    x[:, 2], loop = 0.0, pst.Training(steps=60, progress=False)  # the data say nothing of the last weight
+    snapshots = pst.fit(nn.Linear(3, 2), pst.Snapshot(), (x, (x[:, 0] > 0).long()), training=loop)
+    prior = pst.priors.from_posterior(snapshots)
+    assert float(prior.at("weight").std.min()) < 1e-2
+    with pytest.raises(PosterityError, match="steps of lr=5 diverge"):
+        pst.fit(nn.Linear(3, 2), pst.SGLD(prior=prior, lr=5.0), (x, (x[:, 1] > 0).long()), training=loop)
+
+
 def test_what_cannot_work_is_refused():
     with pytest.raises(PosterityError, match="lr must be positive"):
         pst.SGLD(lr=0.0)

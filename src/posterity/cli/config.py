@@ -26,7 +26,7 @@ from posterity.probability.likelihoods import Likelihood
 from posterity.training.config import Training
 from posterity.types import PosterityError, hint
 
-__all__ = ["RunConfig", "nearest", "read_toml"]
+__all__ = ["RunConfig", "check_types", "nearest", "read_toml", "set_value"]
 
 _NO_FILE = ("callbacks", "augment", "checkpoint", "resume")
 _FILE_TRAINING = [f.name for f in fields(Training) if f.name not in _NO_FILE]
@@ -56,7 +56,7 @@ class RunConfig:
         """A config from a file, then from ``--set`` changes, then from options given on the command line."""
         tables = read_toml(path) if path is not None else {}
         for change in changes:
-            _apply(tables, change)
+            set_value(tables, change)
         _known(tables, ("run", "method", "training"), "section")
         for name, table in tables.items():
             if not isinstance(table, Mapping):
@@ -64,10 +64,10 @@ class RunConfig:
         run = {**tables.get("run", {}), **{key: value for key, value in given.items() if value is not None}}
         names = [f.name for f in fields(cls) if not f.name.endswith("_options")]
         _known(run, names, "key in [run]")
-        _typed(run, cls, "[run]")
+        check_types(run, cls, "[run]")
         config = cls(**run, method_options=tables.get("method", {}), training_options=tables.get("training", {}))
         _known(config.training_options, _FILE_TRAINING, "key in [training]")
-        _typed(config.training_options, Training, "[training]")
+        check_types(config.training_options, Training, "[training]")
         return config
 
     def load_data(self) -> DataSet:
@@ -105,7 +105,7 @@ def build_method(name: str, options: Mapping[str, Any]) -> Method:
     _known(options, [f.name for f in fields(cls)], f"option of {name}")
     defaults = {f.name: f.default for f in fields(cls)}
     values = {key: _value(value, defaults[key]) for key, value in options.items()}
-    _typed(values, cls, name)
+    check_types(values, cls, name)
     return cls(**values)
 
 
@@ -156,7 +156,7 @@ def _value(value: Any, default: Any) -> Any:
     kinds = _kinds()
     cls = kinds[nearest(value["kind"], kinds, "kind")]
     _known(options, [f.name for f in fields(cls)], f"option of {cls.__name__}")
-    _typed(options, cls, cls.__name__)
+    check_types(options, cls, cls.__name__)
     return cls(**options)
 
 
@@ -171,7 +171,7 @@ def _known(table: Mapping[str, Any], names: Iterable[str], what: str) -> None:
         nearest(key, names, what)
 
 
-def _typed(values: Mapping[str, Any], cls: type, where: str) -> None:
+def check_types(values: Mapping[str, Any], cls: type, where: str) -> None:
     """Refuse values of another type than the dataclass declares."""
     hints = get_type_hints(cls)
     for f in fields(cls):
@@ -203,7 +203,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise PosterityError(f"{path} is not TOML: {error}") from error
 
 
-def _apply(tables: dict[str, Any], change: str) -> None:
+def set_value(tables: dict[str, Any], change: str) -> None:
     """Set one dotted key, such as ``method.prior.std=0.5``."""
     key, separator, text = change.partition("=")
     *path, last = key.split(".")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import posterity
-from posterity.cli.config import RunConfig, build_method, nearest, plain
+from posterity.cli.config import RunConfig, build_method, check_types, nearest, plain, set_value
 from posterity.cli.show import console, interruptible, table
-from posterity.continual import BENCHMARKS, Learned, Memory, benchmark, learn
+from posterity.continual import BENCHMARKS, Learned, Memory, Strategy, benchmark, learn
 from posterity.continual.recipes import BASELINES, Recipe, names, recipe
 from posterity.files import make_folder, write_bytes
 from posterity.types import PosterityError
@@ -34,12 +34,14 @@ def continual(
     seeds: Annotated[int, typer.Option(help="Repetitions with other random numbers.")] = 1,
     draws: Annotated[int, typer.Option(help="Networks averaged in predictions.")] = 32,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="One value, such as training.batch_size=512; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", help="One value, such as training.batch_size=512 or strategy.strength=10; repeatable."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Where posteriors, results and report.html go.")] = Path("continual"),
 ) -> None:
     """Learn a stream of tasks by each method; an interrupted run goes on where it was."""
-    config = RunConfig.read(None, changes or ())
+    own = [change for change in changes or () if change.startswith("strategy.")]
+    config = RunConfig.read(None, [change for change in changes or () if change not in own])
     for change in changes or ():
         if change.startswith("run."):
             raise PosterityError(f"--set {change} has no effect here: give --epochs, --method or another option")
@@ -51,7 +53,10 @@ def continual(
         raise PosterityError(f"--set method.… is for methods, and {', '.join(chosen)} take none of their settings")
     options = {"memory": Memory(memory, choose) if memory else None, "rehearse": rehearse, "temperature": temperature}
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
-    recipes = {name: _recipe(name, config, options) for name in chosen}  # refused, if at all, before any is learned
+    settings = _settings(own, list(chosen))
+    recipes = {
+        name: _recipe(name, config, options, settings) for name in chosen
+    }  # refused, if at all, before any is learned
     for name, made in recipes.items():
         for seed in range(seeds):
             with interruptible("the same command goes on where it was"):
@@ -61,7 +66,24 @@ def continual(
     _show(benchmark_name, records, out)
 
 
-def _recipe(name: str, config: RunConfig, options: dict[str, Any]) -> Recipe:
+def _settings(changes: list[str], chosen: list[str]) -> dict[str, Any]:
+    """What ``--set strategy.…`` says; each value must be one that a chosen strategy has of its own."""
+    tables: dict[str, Any] = {"strategy": {}}
+    for change in changes:
+        set_value(tables, change)
+    known = dict.fromkeys(key for name in chosen for key in _own(recipe(name).strategy))
+    for key in tables["strategy"]:
+        nearest(key, known, f"setting of {', '.join(chosen)}")
+    return tables["strategy"]
+
+
+def _own(strategy: Strategy) -> list[str]:
+    """The settings that this strategy has and others have not."""
+    shared = {f.name for f in fields(Strategy)}
+    return [f.name for f in fields(strategy) if f.name not in shared]
+
+
+def _recipe(name: str, config: RunConfig, options: dict[str, Any], settings: dict[str, Any]) -> Recipe:
     """The recipe of a name, with what the command changes."""
     own = None
     if config.method_options and name not in BASELINES:
@@ -70,6 +92,9 @@ def _recipe(name: str, config: RunConfig, options: dict[str, Any]) -> Recipe:
     if name in BASELINES:
         kept = {"replay": ("memory", "rehearse"), "functional": ("memory",)}.get(name, ())
         given = {key: value for key, value in given.items() if key in kept and value}
+    strategy = recipe(name).strategy
+    given |= {key: value for key, value in settings.items() if key in _own(strategy)}
+    check_types(given, type(strategy), name)
     return recipe(name, own, **given)
 
 

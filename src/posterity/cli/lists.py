@@ -34,6 +34,7 @@ def data() -> None:
 
 
 def models() -> None:
-    """List the networks."""
-    rows = [(name,) for name in networks.names()]
-    table("Networks (--model NAME, or module:function of your own)", ("name",), rows)
+    """List the networks, and how many weights they have for the data that they usually meet."""
+    rows = [(n.name, n.about, n.usual, f"{n.weights:,}") for n in networks.describe()]
+    title = "Networks (--model NAME, or module:function of your own)"
+    table(title, ("name", "what it is for", "usual data", "weights"), rows)

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
+import posterity
 from posterity.cli.compare import compare
 from posterity.cli.compress import compress
 from posterity.cli.continual import continual
@@ -22,7 +24,6 @@ from posterity.types import PosterityError
 
 app = typer.Typer(
     name="posterity",
-    help="Bayesian deep learning for PyTorch: any network, any posterior, one interface.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -39,6 +40,21 @@ def alone(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **kwargs)
 
     return wrapper
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"posterity {posterity.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is, and end.")
+    ] = False,
+) -> None:
+    """Bayesian deep learning for PyTorch: any network, any posterior, one interface."""
 
 
 for command in (compare, fit, evaluate, predict, compress, continual, methods, data, models):

@@ -123,6 +123,7 @@ class Carry(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_carried(self.method)
         check_temperature(self.temperature)
 
     @property
@@ -189,6 +190,7 @@ class EWC(Strategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_carried(self.method)
         check_positive(strength=self.strength)
 
     def prior_after(self, posterior: WeightPosterior, prior: Any) -> Any:
@@ -205,3 +207,12 @@ class EWC(Strategy):
         point = Empirical(posterior.module, posterior.likelihood, [posterior.mean()], inputs=posterior.inputs)
         point.history = posterior.history
         return point
+
+
+def _check_carried(method: Method) -> None:
+    """Refuse, before the first task, a method that could not learn the second."""
+    if method.uncarried:
+        raise PosterityError(
+            f"{type(method).__name__} cannot learn each task from the posterior of the last: {method.uncarried}; take "
+            "one that can, such as VOGN or MeanField, or fine-tuning, which goes on from the weights alone"
+        )

@@ -33,7 +33,10 @@ from posterity.types import Batch, Params, Plan, PosterityError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Method", "check_precision", "lr_given_once", "plain_parameters", "share_prior", "trainable"]
+__all__ = ["POINT", "Method", "check_precision", "lr_given_once", "plain_parameters", "share_prior", "trainable"]
+
+POINT = "one point has no variances"
+"""Why a method that ends in one is ``uncarried``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,11 @@ class Method:
     def squares(self) -> bool:
         """Whether it squares the gradients of single examples: their weights would be squared with them."""
         return False
+
+    @property
+    def uncarried(self) -> str:
+        """Why its posterior cannot be the prior of its own next task; empty where it can."""
+        return ""
 
     def prepare(self, module: nn.Module) -> nn.Module:
         """The network that is trained: ALWAYS a copy, with layers swapped or not."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -32,6 +33,8 @@ from posterity.run import Run
 from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive, check_whole
 
 __all__ = ["Cyclical", "FastGeometric", "Snapshot"]
+
+_SPREAD = "how far networks without noise lie apart is no variance of their weights"
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,8 @@ class Cyclical(Method):
 class Snapshot(Cyclical):
     """Snapshot ensemble: plain SGD with momentum under warm restarts, one network from the end of each cycle."""
 
+    uncarried: ClassVar[str] = _SPREAD
+
     of: Sampler = SGHMC(temperature=0.0)
     cycles: int = 5
     explore: float = 0.0
@@ -154,6 +159,8 @@ class Snapshot(Cyclical):
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FastGeometric(Cyclical):
     """Fast geometric ensemble: one long cycle, then short low ones around the basin that it found."""
+
+    uncarried: ClassVar[str] = _SPREAD
 
     of: Sampler = SGHMC(temperature=0.0)
     cycles: int = 10

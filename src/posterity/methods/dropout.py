@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 from torch import nn
 
@@ -34,6 +35,8 @@ class Dropout(Method):
             and recurrent layers drop inside them stays at their own rates.
         insert: Patterns of layer names whose inputs get a dropout layer of this rate, such as ``("fc*",)``.
     """
+
+    uncarried: ClassVar[str] = "dropout is no distribution over weights"
 
     rate: float | None = None
     insert: tuple[str, ...] = ()

@@ -45,6 +45,7 @@ class KFAC(NaturalGradient):
     algorithm: ClassVar[type[optim.KFAC]] = optim.KFAC
     default_lr: ClassVar[float] = 3e-3
     squares: ClassVar[bool] = True
+    uncarried: ClassVar[str] = "it needs a prior of one precision for all weights"
 
     damping: float = 1e-2
     beta1: float = 0.9

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from posterity.methods.base import Method, ridge_precision
+from posterity.methods.base import POINT, Method, ridge_precision
 from posterity.posteriors import Empirical
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
@@ -23,6 +24,8 @@ __all__ = ["MAP"]
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MAP(Method):
     """The most probable weights."""
+
+    uncarried: ClassVar[str] = POINT
 
     @property
     def vectorises(self) -> bool:

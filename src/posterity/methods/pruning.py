@@ -21,14 +21,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
 
 from posterity import masks
 from posterity.masks import Masks
-from posterity.methods.base import Method, trainable
+from posterity.methods.base import POINT, Method, trainable
 from posterity.posteriors import Empirical
 from posterity.probability.likelihoods import Likelihood
 from posterity.run import Run
@@ -88,6 +88,8 @@ class Pruning(Method):
         zeros_stay: Weights that are zero at the start stay zero: with ``keep=1`` this retrains a network that something
             else has pruned, a SparseVD posterior's mean for one.
     """
+
+    uncarried: ClassVar[str] = POINT
 
     keep: float = 0.1
     threshold: float = 0.0

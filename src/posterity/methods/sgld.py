@@ -24,15 +24,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, cast
 
+import torch
 from torch import nn
 
-from posterity.methods.base import Method, lr_given_once, ridge_precision
+from posterity.methods.base import Method, lr_given_once, ridge_precision, trainable
 from posterity.methods.chain import Chain
 from posterity.methods.collect import Times
 from posterity.optim import sgmcmc
 from posterity.optim.schedules import Pace, Schedule, schedule
 from posterity.posteriors import Empirical
+from posterity.probability.correlated import Correlated
 from posterity.probability.likelihoods import Likelihood
+from posterity.probability.priors import Normal
 from posterity.random import RandomStreams
 from posterity.run import Run
 from posterity.types import Batch, Plan, PosterityError, check_positive_if_given
@@ -76,6 +79,20 @@ class Sampler(Method):
         chosen = schedule(self.lr_schedule)
         return Pace(lambda step: chosen.factor(step, plan), lambda step: self.temperature)
 
+    def check_steps(self, module: nn.Module, plan: Plan, most: float) -> None:
+        """Refuse a Normal prior so narrow that it alone drives steps of this size apart: lr/(N std²) above ``most``."""
+        if not isinstance(self.prior, Normal | Correlated):
+            return
+        lr, prior = self.base_lr(plan), self.prior.independent()
+        each = ((name, prior.at(name, p.shape).std) for name, p in trainable(module).items())
+        std, name = min((float(torch.as_tensor(own).min()), name) for name, own in each)
+        largest = most * plan.num_data * std**2
+        if lr > largest:
+            raise PosterityError(
+                f"the prior holds weights of {name} to a std of {std:.2g}, where steps of lr={lr:g} diverge: take an "
+                f"lr below {largest:.2g}, or a method whose steps follow the prior, such as VOGN or MeanField"
+            )
+
     def times(self, plan: Plan) -> Times:
         """When samples are kept."""
         burn_in = plan.count(self.burn_in, "burn_in") if isinstance(self.burn_in, str) else self.burn_in
@@ -109,6 +126,7 @@ class SGLD(Sampler):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> sgmcmc.SGLD:
         """Langevin steps."""
+        self.check_steps(module, plan, 2.0)
         return sgmcmc.SGLD(
             module.parameters(),
             self.base_lr(plan),
@@ -161,6 +179,7 @@ class SGHMC(Sampler):
 
     def optimizer(self, module: nn.Module, plan: Plan, streams: RandomStreams) -> sgmcmc.SGHMC:
         """Steps with momentum."""
+        self.check_steps(module, plan, 2 * (2 - self.friction))
         return sgmcmc.SGHMC(
             module.parameters(),
             self.base_lr(plan),

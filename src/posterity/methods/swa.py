@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import nn
 
 from posterity.flat import Layout
-from posterity.methods.base import Method, check_precision, trainable
+from posterity.methods.base import POINT, Method, check_precision, trainable
 from posterity.methods.collect import Snapshots, Times, Trajectory, other_buffers
 from posterity.optim.schedules import Pace
 from posterity.posteriors import Empirical, WeightPosterior
@@ -47,6 +47,8 @@ class SWA(Method):
         lr: Learning rate after ``start``; None takes a fifth of the base rate.
         end_lr: Where the rate falls to between two snapshots; None keeps it constant.
     """
+
+    uncarried: ClassVar[str] = POINT
 
     start: int | float = 0.5
     every: int | str | None = None

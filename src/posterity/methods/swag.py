@@ -24,7 +24,7 @@ import copy
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,8 @@ class SWAG(SWA):
         deviations: Where and how the deviations are kept: ``"full"`` beside the moments, ``"half"`` in bfloat16,
             ``"cpu"`` in main memory, for large networks.
     """
+
+    uncarried: ClassVar[str] = ""
 
     rank: int = 20
     deviations: str = "full"

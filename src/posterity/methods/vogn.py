@@ -29,6 +29,7 @@ from torch import nn
 
 from posterity import optim
 from posterity.curvature.squared import SquareCapture
+from posterity.methods.base import POINT
 from posterity.methods.natural import NaturalGradient, watch_two
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams
@@ -93,3 +94,4 @@ class OGN(VOGN):
     """VOGN without the noise: online Gauss-Newton, a point at the end."""
 
     algorithm: ClassVar[type[optim.VOGN]] = optim.OGN
+    uncarried: ClassVar[str] = POINT

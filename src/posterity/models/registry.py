@@ -5,11 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import torch
 from torch import nn
 
-from posterity.data.dataset import DataSet, Kind
+from posterity.data.dataset import DataSet, Kind, Task
 from posterity.data.own import import_function
+from posterity.data.text import Vocabulary
 from posterity.models.convolutional import alexnet, lenet5, lenet5_caffe, vgg16, vgg_like
 from posterity.models.dense import lenet_300_100, mlp
 from posterity.models.residual import resnet18
@@ -44,6 +47,61 @@ MODELS: dict[str, Callable[[DataSet, int], nn.Module]] = {
     "transformer": lambda data, outputs: Transformer(_words(data), data.shape[0], outputs),
     "lstm": lambda data, outputs: LSTM(_words(data), outputs),
 }
+
+_ABOUT: dict[str, tuple[str, str]] = {
+    "mlp": ("dense, two hidden layers of 100: tables and small images", "digits"),
+    "mlp_50": ("dense, one hidden layer of 50: the UCI tables", "uci-boston"),
+    "lenet_300_100": ("the dense network of the papers on sparsity", "mnist"),
+    "lenet5": ("two convolutions: grey images, sides of 16 or more", "mnist"),
+    "lenet5_caffe": ("the larger LeNet-5 that came with Caffe", "mnist"),
+    "alexnet": ("five convolutions: images of 32 × 32", "cifar10"),
+    "vgg16": ("thirteen convolutions without BatchNorm, as in the SWAG paper", "cifar10"),
+    "vgg16_bn": ("the same with BatchNorm", "cifar10"),
+    "vgg_like": ("VGG of the SparseVD paper: one hidden dense layer", "cifar10"),
+    "resnet18": ("residual, for small colour images", "cifar10"),
+    "resnet18_imagenet": ("residual, for photographs: the first layers shrink them", "ImageNet"),
+    "transformer": ("a small encoder: sentences", "sst2"),
+    "lstm": ("two recurrent layers: sentences", "sst2"),
+}
+"""What each is for, and the data that it usually meets."""
+
+_USUAL: dict[str, tuple[Kind, tuple[int, ...], int]] = {
+    "digits": (Kind.IMAGE, (1, 8, 8), 10),
+    "uci-boston": (Kind.TABULAR, (13,), 1),
+    "mnist": (Kind.IMAGE, (1, 28, 28), 10),
+    "cifar10": (Kind.IMAGE, (3, 32, 32), 10),
+    "ImageNet": (Kind.IMAGE, (3, 224, 224), 1000),
+    "sst2": (Kind.TEXT, (56,), 2),
+}
+"""Kind and shape of the inputs, and outputs, to size a network by without the data."""
+_WORDS = 7198  # of SST-2
+
+
+@dataclass(frozen=True)
+class Description:
+    """One line of ``posterity models``; ``weights`` is how many it has for the usual data."""
+
+    name: str
+    about: str
+    usual: str
+    weights: int
+
+
+def describe() -> list[Description]:
+    """What there is; the weights are counted, and no memory is taken for them."""
+    with torch.device("meta"):
+        return [
+            Description(name, about, usual, sum(p.numel() for p in _usual(name, usual).parameters()))
+            for name, (about, usual) in _ABOUT.items()
+        ]
+
+
+def _usual(name: str, data: str) -> nn.Module:
+    """The network for the data that it usually meets."""
+    kind, shape, outputs = _USUAL[data]
+    inputs = torch.zeros(1, *shape, device="cpu"), torch.zeros(1, 1, device="cpu")
+    vocabulary = Vocabulary(tuple(map(str, range(_WORDS))), *shape) if kind == Kind.TEXT else None
+    return make(name, DataSet(data, Task.REGRESSION, kind, None, inputs, vocabulary=vocabulary), outputs)
 
 
 def names() -> list[str]:
