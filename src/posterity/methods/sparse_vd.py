@@ -135,8 +135,8 @@ class SparseVD(MeanField):
         blocks = sparse_blocks(run.module)
         if self.finetune and any(block.phase != Phase.FROZEN for block in blocks):
             yield (
-                "early stopping went back to before fine-tuning, and the KL, under which weights go, had not done its "
-                "work: leave patience out"
+                "the run ended before fine-tuning, and the KL, under which weights go, had not done its work: leave "
+                "early stopping out"
             )
         if not any(bool(block.survivors().any()) for block in blocks):
             yield (
