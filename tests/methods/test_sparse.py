@@ -161,3 +161,10 @@ def test_early_stopping_waits_until_weights_have_gone():
     posterior = fitted(pst.SparseVD(), validation=(x, 1 - y), patience=1)
     assert 54 + 1 <= len(posterior.history) <= 60  # fine-tuning begins after 54 epochs
     assert posterior.history[-1]["sparsity"] > 0.5
+
+
+@pytest.mark.parametrize("method", [pst.SparseVD, pst.ARD, pst.GroupSparse])
+def test_a_threshold_that_is_no_number_is_refused(method):
+    """No log alpha lies below NaN, and every weight went."""
+    with pytest.raises(pst.PosterityError, match="threshold must be a number, got nan"):
+        method(threshold=float("nan"))

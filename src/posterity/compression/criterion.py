@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from posterity import calling, masks
 from posterity.data.pieces import counted_once
 from posterity.devices import device_of
 from posterity.masks import Masks
-from posterity.types import Inputs, Params, PosterityError, PosterityWarning, check_fraction
+from posterity.types import Inputs, Params, PosterityError, PosterityWarning, check_fraction, check_number
 
 __all__ = ["Criterion", "accuracy", "choose"]
 
@@ -46,8 +45,8 @@ class Criterion:
             raise PosterityError(f"give one of threshold, keep and max_drop, got {' and '.join(given)}")
         if self.max_drop is not None:
             check_fraction(max_drop=self.max_drop)
-        if self.threshold is not None and not isinstance(self.threshold, Real):
-            raise PosterityError(f"threshold must be a number, got {self.threshold!r}")
+        if self.threshold is not None:
+            check_number(threshold=self.threshold)
 
 
 def choose(

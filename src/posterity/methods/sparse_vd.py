@@ -40,7 +40,7 @@ from posterity.posteriors import WeightPosterior
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import LogUniform, Prior
 from posterity.run import Run
-from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive
+from posterity.types import Batch, Plan, PosterityError, check_fraction, check_number, check_positive
 
 __all__ = ["SparseVD"]
 
@@ -70,6 +70,7 @@ class SparseVD(MeanField):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fraction(finetune=self.finetune, decay_start=self.decay_start)
+        check_number(threshold=self.threshold)
         check_positive(finetune_rate=self.finetune_rate)
         if self.clip_start is not None and not 0 <= self.clip_start < 1 - self.finetune:
             raise PosterityError(
