@@ -103,6 +103,13 @@ def check_positive(**values: float | Mapping[str, Any]) -> None:
                 raise PosterityError(f"{name} must be positive and finite, got {low!r}")
 
 
+def check_number(**values: Any) -> None:
+    """Refuse what is no real number, as NaN is none."""
+    for name, value in values.items():
+        if not isinstance(value, Real) or value != value:
+            raise PosterityError(f"{name} must be a number, got {value!r}")
+
+
 def check_positive_if_given(**values: Any) -> None:
     """As ``check_positive``; None stands for one that was not given."""
     check_positive(**{name: value for name, value in values.items() if value is not None})

@@ -282,6 +282,7 @@ def test_bad_input_is_one_sentence_each():
         "cannot be called with these inputs: Seq": lambda: compress(network(), keep=0.5, example=(x, x)),
         r"keep must lie in \(0, 1\], got 'half'": lambda: compress(q, keep="half"),
         "threshold must be a number, got '3'": lambda: compress(q, threshold="3"),
+        "threshold must be a number, got nan": lambda: compress(q, threshold=float("nan")),
         "answers 20 examples with 3 outputs": lambda: compress(network(), keep=0.5, example=x[0]),
         "answers 0 examples with 0 outputs": lambda: compress(network(), keep=0.5, example=x[:0]),
         "computes its weight from other parameters": lambda: compress(normed, keep=0.5, example=x),

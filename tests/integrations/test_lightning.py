@@ -49,12 +49,11 @@ def trained(bayesian: Bayesian, tmp_path, model: Classifier | None = None, batch
     model = model or Classifier()
     trainer = lightning.Trainer(
         accelerator="cpu",
-        callbacks=[bayesian],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=tmp_path,
-        **{"max_epochs": 4, "enable_checkpointing": False, **options},
+        **{"callbacks": [bayesian], "max_epochs": 4, "enable_checkpointing": False, **options},
     )
     trainer.fit(model, loader() if batches is None else batches)
     return model
@@ -160,6 +159,24 @@ class StopAfter(lightning.Callback):
 
     def on_train_epoch_end(self, trainer, module):
         trainer.should_stop = trainer.current_epoch + 1 >= self.epochs
+
+
+class Early(lightning.Callback):
+    """What Lightning's EarlyStopping does."""
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        trainer.should_stop = trainer.current_epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "match"),
+    [(pst.SGLD(lr=1e-3, burn_in=0, thin=2), "the chain gave 3 samples"), (pst.SparseVD(), "before fine-tuning")],
+    ids=repr,
+)
+def test_what_the_method_finds_suspicious_is_said_at_the_end(method, match, tmp_path):
+    bayesian = Bayesian(method, "net", pst.likelihoods.Categorical())
+    with pytest.warns(pst.PosterityWarning, match=match):
+        trained(bayesian, tmp_path, callbacks=[bayesian, Early()])
 
 
 def test_bad_input_is_refused(tmp_path):

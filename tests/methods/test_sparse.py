@@ -156,8 +156,15 @@ def test_the_mean_log_alpha_is_of_all_weights():
     assert mean == pytest.approx(float(torch.cat(each).mean()))
 
 
-def test_early_stopping_before_weights_have_gone_is_warned_of():
+def test_early_stopping_waits_until_weights_have_gone():
     x, y = data(64)
-    with pytest.warns(pst.PosterityWarning, match="went back to before fine-tuning"):
-        posterior = fitted(pst.SparseVD(), validation=(x, 1 - y), patience=1)
-    assert len(posterior.history) < 60
+    posterior = fitted(pst.SparseVD(), validation=(x, 1 - y), patience=1)
+    assert 54 + 1 <= len(posterior.history) <= 60  # fine-tuning begins after 54 epochs
+    assert posterior.history[-1]["sparsity"] > 0.5
+
+
+@pytest.mark.parametrize("method", [pst.SparseVD, pst.ARD, pst.GroupSparse])
+def test_a_threshold_that_is_no_number_is_refused(method):
+    """No log alpha lies below NaN, and every weight went."""
+    with pytest.raises(pst.PosterityError, match="threshold must be a number, got nan"):
+        method(threshold=float("nan"))

@@ -16,8 +16,8 @@ from tests.optim.sampling import INPUTS, OPTIMIZERS, TARGETS, every, network, pa
 @every
 def test_bad_use_is_refused_in_one_sentence(make):
     net = network()
-    for num_data in (0, None, -3):
-        with pytest.raises(PosterityError, match="num_data"):
+    for num_data in (0, None, -3, float("nan"), float("inf")):
+        with pytest.raises(PosterityError, match="num_data must be"):
             make(net, num_data=num_data)
     with pytest.raises(PosterityError, match="beta1"):
         make(net, beta1=1.5)

@@ -80,6 +80,17 @@ class Branches(nn.Module):
         return torch.cat([F.relu(self.left(x)), self.right(x).tanh(), x[:, :1]], 1)
 
 
+class AlwaysOn(nn.Module):
+    """Dropout as a function, whose masks are drawn when the network predicts, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return F.dropout(F.dropout(self.layer(F.dropout(x, 0.2)), 0.5), 0.9, self.training)
+
+
 EXACT = {
     "linear": (lambda: nn.Linear(6, 4), (3, 6)),
     "convolution": (lambda: nn.Conv2d(2, 3, 3, stride=2, padding=1), (2, 2, 6, 6)),
@@ -93,6 +104,7 @@ EXACT = {
     "branches": (Branches, (3, 6)),
     "transposed": (Turned, (3, 2, 6)),
     "tied": (Tied, (3, 6)),
+    "dropout that is always on": (AlwaysOn, (3, 6)),
 }
 
 
@@ -149,6 +161,24 @@ def test_a_random_batch_norm_is_a_product_of_independent_factors():
     center, spread = (mean - layer.running_mean) * scale, variance * scale**2
     torch.testing.assert_close(found.mean, center * slope + offset)
     torch.testing.assert_close(found.variance, slope**2 * spread + slope**2 / 4 * (center**2 + spread) + offset**2)
+
+
+def test_dropout_that_is_always_on_adds_its_variance_to_what_is_known():
+    """With x known, b/(1 − p) of mean 1 and variance p/(1 − p)."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 1, bias=False)
+
+        def forward(self, x):
+            return self.layer(F.dropout(x, 0.2))
+
+    x, weight = torch.tensor([[1.0, 3.0]]), torch.tensor([[2.0, -1.0]])
+    for _ in range(3):  # no mask is drawn
+        found = output_moments(Net(), {"layer.weight": weight}, {"layer.weight": torch.zeros(1, 2)}, x)
+        assert float(found.mean) == pytest.approx(-1.0)
+        assert float(found.variance) == pytest.approx(0.25 * (2.0**2 + 3.0**2))
 
 
 def test_batch_norm_scales_means_and_stds():

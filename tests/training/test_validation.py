@@ -5,6 +5,9 @@ import torch
 from torch import nn
 
 import posterity as pst
+from posterity.optim.config import OptimizerConfig
+from posterity.training.watch import settled
+from posterity.types import Plan
 from tests.training.problem import LABELS, QUIET, X, mlp
 
 
@@ -65,6 +68,45 @@ def test_early_stopping_keeps_the_spread_and_the_noise_of_the_best():
     variance, noise = seen[-4]
     torch.testing.assert_close(q.variance()["0.weight"], variance)
     assert q.likelihood.std == noise
+
+
+@pytest.mark.parametrize(
+    ("method", "epoch"),
+    [
+        (pst.MeanField(), 1),
+        (pst.MeanField(kl_schedule="linear"), 6),  # whole from step 0.25·20·5 on, the first of epoch 6
+        (pst.MeanField(kl_schedule="blundell"), 1),  # the same in every epoch
+        (pst.MeanField(kl_schedule="cyclical"), 18),  # the last of 4 cycles begins after 15 epochs and rises for 2.5
+        (pst.HWA(of=pst.MeanField(kl_schedule="linear")), 6),
+        (pst.IVON(warmup=0.5), 11),
+        (pst.SparseVD(), 19),  # fine-tuning, not the steps without KL at the start
+        (pst.Cyclical(cycles=2, explore=0.5, samples=1), 16),  # the noisy half of the last cycle
+        (pst.Snapshot(cycles=2), 1),  # never any noise
+    ],
+    ids=repr,
+)
+def test_early_stopping_counts_epochs_once_the_temperature_stays(method, epoch):
+    plan = Plan(num_data=40, steps=100, steps_per_epoch=5, batch_size=8, algorithm=OptimizerConfig("sgd"))
+    assert settled(method.schedule(plan).temperature, plan) == 5 * epoch
+
+
+def test_early_stopping_does_not_go_back_to_before_the_kl_was_whole():
+    seen = []
+
+    class Look:
+        def on_epoch(self, run, figures):
+            seen.append(method.moments(run)[1]["0.weight"].clone())
+
+    held = (X[40:], 1 - LABELS[40:])  # the best is the first epoch that counts: what is learned is wrong
+    training = pst.Training(
+        batch_size=8, lr=0.1, schedule="constant", validation=held, patience=2, callbacks=(Look(),), **QUIET
+    )
+    method = pst.MeanField(kl_schedule="linear", prior=pst.priors.Normal(10.0))
+    q = pst.fit(mlp(), method, (X[:40], LABELS[:40]), epochs=20, training=training)
+    losses = [row["validation_loss"] for row in q.history]
+    assert min(losses) == losses[0] and len(losses) >= 6 + 2
+    best = losses.index(min(losses[5:]))
+    torch.testing.assert_close(q.variance()["0.weight"], seen[best])
 
 
 def test_the_doctor_looks_at_a_run_that_stopped_early_too():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import torch
@@ -15,7 +14,8 @@ from posterity import calling, masks
 from posterity.data.pieces import counted_once
 from posterity.devices import device_of
 from posterity.masks import Masks
-from posterity.types import Inputs, Params, PosterityError, PosterityWarning, check_fraction
+from posterity.prediction.targets import labelled
+from posterity.types import Inputs, Params, PosterityError, PosterityWarning, check_fraction, check_number
 
 __all__ = ["Criterion", "accuracy", "choose"]
 
@@ -46,8 +46,8 @@ class Criterion:
             raise PosterityError(f"give one of threshold, keep and max_drop, got {' and '.join(given)}")
         if self.max_drop is not None:
             check_fraction(max_drop=self.max_drop)
-        if self.threshold is not None and not isinstance(self.threshold, Real):
-            raise PosterityError(f"threshold must be a number, got {self.threshold!r}")
+        if self.threshold is not None:
+            check_number(threshold=self.threshold)
 
 
 def choose(
@@ -135,9 +135,9 @@ def accuracy(network: nn.Module, data: Any) -> float:
             if batch.targets.is_floating_point():
                 raise PosterityError("accuracy needs integer labels, got targets of type " + str(batch.targets.dtype))
             outputs = calling.call(network, calling.map_inputs(batch.inputs, lambda tensor: tensor.to(device)))
-            one_logit = outputs.numel() == batch.targets.numel()  # as Bernoulli has: the highest of one is no choice
-            labels = outputs > 0 if one_logit else outputs.argmax(-1)
-            right += int((labels.cpu() == batch.targets.cpu().view_as(labels)).sum())  # labels may come as [B, 1]
+            if outputs.numel() == batch.targets.numel():  # one logit, as Bernoulli has: that of yes against no
+                outputs = torch.stack([-outputs, outputs], -1).view(*batch.targets.shape, 2)
+            right += int((outputs.argmax(-1).cpu() == labelled(batch.targets, outputs)).sum())
             total += batch.targets.numel()
     if total == 0:
         raise PosterityError("the validation data is empty")

@@ -170,6 +170,7 @@ def _example(subject: Posterior | nn.Module, dense: nn.Module, validation: Any, 
 
 
 def _check_called(dense: nn.Module, example: Inputs) -> None:
+    calling.check_finite(example)
     try:
         outputs = calling.call(dense, calling.map_inputs(example, torch.clone))  # which it may write into
     except Exception as error:  # whatever the user's forward raises

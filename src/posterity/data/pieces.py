@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from posterity.calling import InputSpec, as_batch, as_tensor, map_inputs, num_examples, tensors_of
+from posterity.calling import InputSpec, as_batch, as_tensor, check_finite, map_inputs, num_examples, tensors_of
 from posterity.data.dataset import DataSet
 from posterity.types import Batch, Inputs, PosterityError
 
@@ -37,10 +37,11 @@ def pieces(data: Any, size: int = PIECE) -> Iterator[Batch]:
 
 
 def counted_once(data: Any, size: int = PIECE) -> Iterator[Batch]:
-    """The same, for what counts every example once: weights of examples are refused."""
+    """The same, for what counts every example once: weights of examples are refused, and inputs that are no numbers."""
     for batch in pieces(data, size):
         if batch.weights is not None:
             raise PosterityError("every example counts once here, but these batches hold weights")
+        check_finite(batch.inputs)
         yield batch
 
 

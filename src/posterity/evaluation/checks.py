@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from posterity.prediction import Classification, Regression
+from posterity.prediction.targets import labelled
 from posterity.types import PosterityError
 
-__all__ = ["checked", "labelled", "probabilities", "row_weights", "same_length", "weighted_mean"]
+__all__ = ["checked", "probabilities", "row_weights", "weighted_mean"]
 
 _TOLERANCE = 1e-3
 """How far a row of probabilities may be from summing to one: what half precision leaves."""
@@ -35,34 +36,10 @@ def probabilities(prediction: Any) -> Tensor:
     return probs.detach().cpu()
 
 
-def labelled(targets: Any, n: int, classes: int) -> Tensor:
-    """Integer targets [n] from 0 to classes − 1."""
-    targets = torch.as_tensor(targets).detach().cpu()
-    if targets.shape == (n, 1):
-        targets = targets[:, 0]
-    if targets.shape != (n,):
-        raise PosterityError(f"{n} predictions need {n} targets, got targets of shape {tuple(targets.shape)}")
-    if targets.is_floating_point() and not torch.equal(targets, targets.round()):
-        raise PosterityError(f"class targets must be whole numbers, got {targets.dtype} with fractions")
-    targets = targets.long()
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= classes:
-        raise PosterityError(f"class targets run from {low} to {high}, but there are {classes} probabilities a row")
-    return targets
-
-
 def checked(prediction: Any, targets: Any) -> tuple[Tensor, Tensor]:
     """Probabilities and targets that fit each other."""
     probs = probabilities(prediction)
-    return probs, labelled(targets, *probs.shape)
-
-
-def same_length(**columns: Tensor) -> None:
-    """Refuse columns of different length."""
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        told = ", ".join(f"{length} {name}" for name, length in lengths.items())
-        raise PosterityError(f"one of each is needed for every example, got {told}")
+    return probs, labelled(targets, probs)
 
 
 def row_weights(weights: Any, n: int) -> Tensor:

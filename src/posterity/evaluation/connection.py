@@ -89,13 +89,15 @@ def connect(
     middle = ends.mean(0)
     data = to_train_on(data)
     examples = _examples(data, ends.device, steps, batch_size, seed)
-    bend = _trained(module, likelihood, layout, ends, examples, lr)
     t = torch.linspace(0, 1, points, dtype=torch.float64)
-    judged = [
-        judge(module, likelihood, [layout.unflatten(_bezier(ends, way, float(s))) for s in t], data).cpu()
-        for way in (middle, bend)
-    ]
-    (straight_loss, straight_error), (curve_loss, curve_error) = (j.unbind(-1) for j in judged)
+
+    def along(way: Tensor) -> tuple[Tensor, ...]:
+        networks = [layout.unflatten(_bezier(ends, way, float(s))) for s in t]
+        return judge(module, likelihood, networks, data).cpu().unbind(-1)
+
+    straight_loss, straight_error = along(middle)  # first, since it refuses targets that do not fit
+    bend = _trained(module, likelihood, layout, ends, examples, lr)
+    curve_loss, curve_error = along(bend)
     return Connection(t, straight_loss, straight_error, curve_loss, curve_error, layout.unflatten(bend))
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from posterity.calling import map_inputs
 from posterity.data.pieces import counted_once, perhaps_unlabelled, pieces
 from posterity.posteriors import Mixture, Posterior
+from posterity.prediction.targets import labelled
 from posterity.types import PosterityError
 
 __all__ = [
@@ -178,8 +179,9 @@ def diversity(posterior: Posterior, data: Any, draws: int = 32) -> Diversity:
         raise PosterityError("diversity compares named classes; this posterior predicts numbers")
     labels, targets = [], []
     for batch in counted_once(data):
-        labels.append(_samples(posterior, batch.inputs, draws).argmax(-1).flatten(1).cpu())  # words count each
-        targets.append(batch.targets.flatten().cpu())
+        samples = _samples(posterior, batch.inputs, draws)
+        labels.append(samples.argmax(-1).flatten(1).cpu())  # words count each
+        targets.append(labelled(batch.targets, samples[0]).flatten())
     named, truth = torch.cat(labels, dim=1), torch.cat(targets)
     if len(named) < 2:
         raise PosterityError("diversity needs at least two draws")

@@ -25,6 +25,7 @@ from posterity.data.pieces import counted_once
 from posterity.flat import Layout
 from posterity.posteriors import Empirical, LowRankGaussian, Mixture, WeightPosterior
 from posterity.posteriors.batchnorm import batchnorm_layers, refreshed
+from posterity.prediction.targets import labelled, real_targets
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Batch, Params, PosterityError
 
@@ -199,10 +200,10 @@ def judge(module: nn.Module, likelihood: Likelihood, networks: Sequence[Params],
 def _judged(network: Draw, likelihood: Likelihood, batch: Batch) -> Tensor:
     """Summed negative log-likelihood and errors of one batch."""
     outputs = network(batch.inputs)
+    found = likelihood.probs(outputs) if likelihood.classifies else likelihood.mean(outputs)
+    targets = (labelled if likelihood.classifies else real_targets)(batch.targets, found).to(found.device)
     loss = -likelihood.log_prob(outputs, batch.targets).sum()
-    found = likelihood.probs(outputs).argmax(-1) if likelihood.classifies else likelihood.mean(outputs)
-    targets = batch.targets.view_as(found)  # yes and no come as [B, 1], too
-    wrong = (found != targets).to(loss) if likelihood.classifies else (found - targets).square()
+    wrong = (found.argmax(-1) != targets).to(loss) if likelihood.classifies else (found - targets).square()
     return torch.stack([loss, wrong.reshape(len(wrong), -1).mean(1).sum()])
 
 

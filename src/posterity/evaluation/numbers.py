@@ -13,6 +13,7 @@ from posterity.evaluation import regression
 from posterity.evaluation.checks import weighted_mean
 from posterity.evaluation.gather import Gathered
 from posterity.prediction import Regression
+from posterity.prediction.targets import real_targets
 
 __all__ = ["RealJudge"]
 
@@ -58,7 +59,7 @@ class RealJudge:
 
     def each(self, prediction: Regression, targets: Tensor) -> Tensor:
         """Squared error and log density, in the targets' own units."""
-        targets = regression.real_targets(targets, prediction.mean)
+        targets = real_targets(targets, prediction.mean)
         squared = self._columns((prediction.mean.cpu() - targets).double()).square().mean(1)
         return torch.stack([squared, self._log_density(prediction, targets)])
 
@@ -94,7 +95,7 @@ class RealJudge:
         counts = torch.histc(quantiles, 20, 0, 1)
         return {
             "pit": (counts / counts.sum()).tolist(),
-            "band": self._band(prediction, regression.real_targets(targets, prediction.mean), gathered.along),
+            "band": self._band(prediction, real_targets(targets, prediction.mean), gathered.along),
         }
 
     def _band(self, prediction: Regression, targets: Tensor, along: Tensor | None) -> dict[str, Any]:

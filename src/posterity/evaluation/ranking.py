@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from posterity.evaluation.checks import row_weights, same_length
+from posterity.evaluation.checks import row_weights
+from posterity.prediction.targets import same_length
 from posterity.types import PosterityError
 
 __all__ = ["Ranking", "aupr", "auroc", "by_score", "fpr_at_tpr"]

@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posterity.evaluation.checks import same_length, weighted_mean
+from posterity.evaluation.checks import weighted_mean
 from posterity.prediction import Regression
+from posterity.prediction.targets import real_targets
 from posterity.probability.likelihoods import Gaussian, HeteroscedasticGaussian
 from posterity.types import PosterityError, check_level
 
-__all__ = ["coverage", "crps", "crps_gaussian", "crps_samples", "nll", "pit", "real_targets", "rmse", "width"]
+__all__ = ["coverage", "crps", "crps_gaussian", "crps_samples", "nll", "pit", "rmse", "width"]
 
 _CACHE_FLOATS = 2**15  # of the differences of draws at a time
 _NODES = 48
@@ -166,21 +167,6 @@ def _expected_abs(mean: Tensor, variance: Tensor) -> Tensor:
     std = variance.sqrt()
     z = mean / std
     return std * math.sqrt(2 / math.pi) * torch.exp(-0.5 * z.square()) + mean * torch.erf(z / math.sqrt(2))
-
-
-def real_targets(targets: Any, mean: Tensor) -> Tensor:
-    """Targets in the shape of the predicted means."""
-    targets = torch.as_tensor(targets).detach().cpu()
-    if targets.ndim == 0 or not targets.numel():
-        raise PosterityError("there are no targets to compare with")
-    same_length(predictions=mean, targets=targets)
-    if targets.numel() != mean.numel():
-        raise PosterityError(
-            f"targets of shape {tuple(targets.shape)} do not fit predictions of shape {tuple(mean.shape)}"
-        )
-    if targets.is_floating_point() and not targets.isfinite().all():
-        raise PosterityError("the targets hold NaN or infinite values")
-    return targets.reshape(mean.shape)
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from posterity.posteriors import Posterior, WeightPosterior, with_bank
 from posterity.probability.likelihoods import Likelihood
 from posterity.random import RandomStreams
 from posterity.run import Run
+from posterity.training.doctor import check_method
 from posterity.types import Batch, Plan, PosterityError
 
 try:
@@ -159,6 +160,7 @@ class Bayesian(Callback):
             for item in trainer.train_dataloader:  # type: ignore[union-attr]
                 yield map_batch(as_batch(item), lambda t: t.to(pl_module.device))
 
+        check_method(self.method, run)
         posterior = self.method.posterior(run, self.likelihood, batches())
         posterior.inputs, posterior.seed = InputSpec.of(next(batches()).inputs), self.seed
         self.posterior = with_bank(posterior, batches()) if isinstance(posterior, WeightPosterior) else posterior

@@ -40,7 +40,7 @@ from posterity.posteriors import WeightPosterior
 from posterity.probability.likelihoods import Likelihood
 from posterity.probability.priors import LogUniform, Prior
 from posterity.run import Run
-from posterity.types import Batch, Plan, PosterityError, check_fraction, check_positive
+from posterity.types import Batch, Plan, PosterityError, check_fraction, check_number, check_positive
 
 __all__ = ["SparseVD"]
 
@@ -70,6 +70,7 @@ class SparseVD(MeanField):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fraction(finetune=self.finetune, decay_start=self.decay_start)
+        check_number(threshold=self.threshold)
         check_positive(finetune_rate=self.finetune_rate)
         if self.clip_start is not None and not 0 <= self.clip_start < 1 - self.finetune:
             raise PosterityError(
@@ -135,8 +136,8 @@ class SparseVD(MeanField):
         blocks = sparse_blocks(run.module)
         if self.finetune and any(block.phase != Phase.FROZEN for block in blocks):
             yield (
-                "early stopping went back to before fine-tuning, and the KL, under which weights go, had not done its "
-                "work: leave patience out"
+                "the run ended before fine-tuning, and the KL, under which weights go, had not done its work: leave "
+                "early stopping out"
             )
         if not any(bool(block.survivors().any()) for block in blocks):
             yield (

@@ -6,6 +6,7 @@ and a mean μ₀, shared or by parameter.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ class FlatOptimizer(torch.optim.Optimizer):
         prior_mean: PerWeight | None,
         generator: torch.Generator | None,
     ) -> None:
-        if not num_data or num_data <= 0:
+        if not num_data or not 0 < num_data < math.inf:  # NaN lies nowhere
             raise PosterityError(f"num_data must be the number of training examples, got {num_data!r}")
         self._flat: list[FlatGroup] = []
         self._left_out: list[Tensor] = []

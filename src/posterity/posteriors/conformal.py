@@ -28,6 +28,7 @@ from posterity.data.pieces import counted_once, to_choose_by
 from posterity.posteriors.base import Posterior
 from posterity.prediction import Classification, Prediction, Regression
 from posterity.prediction.passes import Weights
+from posterity.prediction.targets import labelled, real_targets
 from posterity.probability.likelihoods import Likelihood
 from posterity.types import Inputs, PosterityError, Predictor, check_level
 
@@ -48,7 +49,7 @@ def conformal(posterior: Posterior, calibration: Any, level: float = 0.9, draws:
     scores = []
     for batch in counted_once(to_choose_by(calibration)):
         inputs = map_inputs(batch.inputs, lambda t: t.to(posterior.device))
-        scores.append(strangeness(posterior.predict(inputs, draws), batch.targets.to(posterior.device)))
+        scores.append(strangeness(posterior.predict(inputs, draws), batch.targets))
     n = sum(len(part) for part in scores)
     rank = math.ceil((n + 1) * level - 1e-9)  # 0.9 · 10 is 9, whatever rounding says
     if rank > n:
@@ -60,7 +61,8 @@ def conformal(posterior: Posterior, calibration: Any, level: float = 0.9, draws:
 def strangeness(prediction: Prediction, targets: Tensor) -> Tensor:
     """How badly each target fits its prediction."""
     if isinstance(prediction, Regression):
-        distance = (targets.reshape(prediction.mean.shape) - prediction.mean).abs() / prediction.std
+        known = real_targets(targets, prediction.mean).to(prediction.mean.device)
+        distance = (known - prediction.mean).abs() / prediction.std
     else:
         assert isinstance(prediction, Classification)
         distance = 1 - _at(prediction.probs, targets)
@@ -69,7 +71,7 @@ def strangeness(prediction: Prediction, targets: Tensor) -> Tensor:
 
 def _at(values: Tensor, targets: Tensor) -> Tensor:
     """What stands at the target's class, of [..., classes]."""
-    return values.gather(-1, targets.long().reshape(*values.shape[:-1], 1))[..., 0]
+    return values.gather(-1, labelled(targets, values).to(values.device).unsqueeze(-1))[..., 0]
 
 
 class Conformal(Posterior):
@@ -108,12 +110,13 @@ class Conformal(Posterior):
         """For each example whether its set or interval holds the truth: the mean shows the guarantee at work."""
         hits = []
         for batch in counted_once(data):
-            inputs, targets = map_inputs(batch.inputs, lambda t: t.to(self.device)), batch.targets.to(self.device)
+            inputs = map_inputs(batch.inputs, lambda t: t.to(self.device))
             if self.likelihood.classifies:
-                inside = _at(self.sets(inputs), targets)
+                inside = _at(self.sets(inputs), batch.targets)
             else:
                 low, high = self.intervals(inputs)
-                inside = (low <= targets.reshape(low.shape)) & (targets.reshape(low.shape) <= high)
+                targets = real_targets(batch.targets, low).to(low.device)
+                inside = (low <= targets) & (targets <= high)
             hits.append(inside.flatten(1).all(1) if inside.ndim > 1 else inside)
         if not hits:
             raise PosterityError("there are no examples to measure coverage on")

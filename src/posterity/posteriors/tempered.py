@@ -24,6 +24,7 @@ from posterity.calling import map_inputs
 from posterity.data.pieces import counted_once, to_choose_by
 from posterity.posteriors.base import Posterior
 from posterity.posteriors.conformal import Conformal
+from posterity.prediction.targets import labelled
 from posterity.probability.likelihoods import Bernoulli, Categorical
 from posterity.types import PosterityError, PosterityWarning
 
@@ -52,9 +53,9 @@ def temper(posterior: P, validation: Any, draws: int = 32) -> P:
         samples = hottest.predict(inputs, draws, keep_samples=True).samples
         if samples is None:
             raise PosterityError(f"{type(posterior).__name__} predicts without draws, so it cannot be tempered")
+        targets.append(labelled(batch.targets, samples[0]).flatten())
         samples = samples.flatten(1, -2)  # the words of a sentence and the pixels of an image one by one
         logs.append(samples.clamp_min(torch.finfo(samples.dtype).tiny).log().double().cpu())
-        targets.append(batch.targets.long().reshape(-1).cpu())
     if not logs:
         raise PosterityError("there are no examples to find a temperature on")
     log_probs, labels = torch.cat(logs, 1), torch.cat(targets)

@@ -162,6 +162,14 @@ def _attribute(x: Moments, name: str) -> Any:
     return Moments(value, getattr(x.variance, name)) if isinstance(value, Tensor) else value
 
 
+def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """Exact, of x·b/(1 − p) with b one in 1 − p of all cases and else zero; nothing where it is switched off."""
+    if not training:
+        return x
+    mean, variance = as_moments(x)
+    return Moments(mean, (variance + p * mean.square()) / (1 - p))
+
+
 def _cat(parts: list[Any], dim: int = 0) -> Moments:
     pairs = [as_moments(part) for part in parts]
     return Moments(torch.cat([p.mean for p in pairs], dim), torch.cat([p.variance for p in pairs], dim))
@@ -233,7 +241,7 @@ FUNCTIONS: dict[Any, Rule] = {
     F.max_pool2d: _max_pool_function(nn.MaxPool2d),
     F.avg_pool2d: lambda x, *args, **kwargs: _shared_noise(lambda t: F.avg_pool2d(t, *args, **kwargs), x),
     F.adaptive_avg_pool2d: lambda x, size: _shared_noise(lambda t: F.adaptive_avg_pool2d(t, size), x),
-    F.dropout: lambda x, *args, **kwargs: x,
+    F.dropout: _dropout,
     torch.tanh: _elementwise(torch.tanh),
     torch.sigmoid: _elementwise(torch.sigmoid),
     **{function: _elementwise(function) for function in _ACTIVATIONS.values()},

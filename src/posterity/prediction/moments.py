@@ -8,6 +8,7 @@ mean W, weight variance V and inputs of mean m and variance v (squares element b
     other activations     quadrature
     BatchNorm (eval)      a linear map of each channel
     max-pooling           the mean and variance of the unit with the largest mean
+    dropout, always on    mean m, variance (v + p m²)/(1 − p); layers of dropout are off
     average pooling       mean of the means; units of a channel share their noise, so the std is the mean of the stds
     sums, concatenation   of independent terms
 
@@ -28,6 +29,7 @@ from functools import cache
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -135,6 +137,8 @@ class Propagation(fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function of torch, by its rule."""
+        if target is F.dropout:  # random by itself, whatever it is given
+            return FUNCTIONS[target](*args, **kwargs)
         return self._apply(FUNCTIONS, target, args, kwargs)
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -49,7 +49,8 @@ class Training:
             small networks. The network and the augmentation must do the same at every step.
         device: Where to train; None takes a GPU if there is one.
         validation: A fraction to hold out, of tensors or a Dataset; or a pair of tensors or a loader of its own.
-        patience: Stop after this many epochs without a better validation loss, and keep the best.
+        patience: Stop after this many epochs without a better validation loss, and keep the best. Epochs count once the
+            temperature is what it stays to the end: after the KL's warm-up, in the last cycle, in fine-tuning.
         checkpoint: A file to save the whole run in.
         checkpoint_every: Steps between saves, or ``"epoch"``.
         resume: Continue from ``checkpoint`` if it is there.

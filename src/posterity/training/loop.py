@@ -33,7 +33,7 @@ from posterity.training.distributed import Ranks
 from posterity.training.doctor import check_loss, check_method, check_weights
 from posterity.training.recording import Found, RecordedGradients
 from posterity.training.stream import Stream
-from posterity.training.watch import Watch
+from posterity.training.watch import Watch, settled
 from posterity.types import Batch, Plan, PosterityError
 
 __all__ = ["Job", "train"]
@@ -62,7 +62,8 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     checkpoint = _checkpoint(job)
     rates = [group["lr"] for group in run.optimizer.param_groups]  # as asked for now, whatever a checkpoint has
     resumed = checkpoint.restore(run, job.device) if job.training.resume else None
-    pace, watch = _pace(job), Watch(job.likelihood, job.held, job.training.patience)
+    pace = _pace(job)
+    watch = Watch(job.likelihood, job.held, job.training.patience, settled(pace[1], job.plan))
     # Resident data have few sizes of batch; a graph for any size would be slower, and would serve the whole ones too.
     fixed = False if job.stream.checked else None
     forward = torch.compile(run.module, dynamic=fixed) if job.training.compile else run.module

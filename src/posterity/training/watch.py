@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -16,8 +18,9 @@ from posterity.run import Run, Sums
 from posterity.training.distributed import Ranks
 from posterity.training.recording import Found
 from posterity.training.stream import Stream
+from posterity.types import Plan
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "settled"]
 
 
 class Watch:
@@ -27,10 +30,11 @@ class Watch:
         likelihood: What the loss is, and whether there is an accuracy.
         held: Validation data, if any.
         patience: Epochs without a better validation loss before the run is stopped; None never stops it.
+        start: The step from which on epochs are judged (``settled``).
     """
 
-    def __init__(self, likelihood: Likelihood, held: Stream | None, patience: int | None) -> None:
-        self.likelihood, self.held, self.patience = likelihood, held, patience
+    def __init__(self, likelihood: Likelihood, held: Stream | None, patience: int | None, start: int) -> None:
+        self.likelihood, self.held, self.patience, self.start = likelihood, held, patience, start
 
     def add(self, run: Run, found: Found, size: float) -> None:
         """Take in one step of so many examples."""
@@ -61,7 +65,7 @@ class Watch:
         return figures
 
     def _judge(self, loss: float, run: Run) -> None:
-        if self.patience is None:
+        if self.patience is None or run.step < self.start:
             return
         if loss < run.best.get("loss", math.inf):
             state = {key: value for key, value in run.state_dict().items() if key not in ("step", "history", "best")}
@@ -77,6 +81,18 @@ class Watch:
         """Put back all that was best together: weights, their spread where the optimizer has it, learned noise."""
         if "state" in run.best:
             run.load_state_dict({**run.best["state"], "step": run.step, "history": run.history})
+
+
+def settled(temperature: Callable[[int], float], plan: Plan) -> int:
+    """The first end of an epoch from which on the temperature, at the end of every epoch, is that of the run's last.
+
+    Early stopping goes back no further: before it, the KL or the noise had another weight, and what the method would
+    give is another posterior, too sure of itself while they rise. Where the temperature comes in cycles, this lies in
+    the last one; where it takes the same course in every epoch (``blundell``), at the end of the first.
+    """
+    ends = [*range(plan.steps_per_epoch, plan.steps, plan.steps_per_epoch), plan.steps]
+    last = temperature(plan.steps - 1)
+    return min(takewhile(lambda end: temperature(end - 1) == last, reversed(ends)))
 
 
 @torch.no_grad()
