@@ -54,9 +54,8 @@ def continual(
     options = {"memory": Memory(memory, choose) if memory else None, "rehearse": rehearse, "temperature": temperature}
     records: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     settings = _settings(own, list(chosen))
-    recipes = {
-        name: _recipe(name, config, options, settings) for name in chosen
-    }  # refused, if at all, before any is learned
+    # All of them first: what is wrong is refused before any is learned.
+    recipes = {name: _recipe(name, config, options, settings) for name in chosen}
     for name, made in recipes.items():
         for seed in range(seeds):
             with interruptible("the same command goes on where it was"):

@@ -62,8 +62,9 @@ def train(run: Run, job: Job, callbacks: tuple[Callback, ...] = ()) -> None:
     checkpoint = _checkpoint(job)
     rates = [group["lr"] for group in run.optimizer.param_groups]  # as asked for now, whatever a checkpoint has
     resumed = checkpoint.restore(run, job.device) if job.training.resume else None
-    pace = _pace(job)
-    watch = Watch(job.likelihood, job.held, job.training.patience, settled(pace[1], job.plan))
+    pace, patience = _pace(job), job.training.patience
+    judged_from = 0 if patience is None else settled(pace[1], job.plan)  # which looks at every epoch
+    watch = Watch(job.likelihood, job.held, patience, judged_from)
     # Resident data have few sizes of batch; a graph for any size would be slower, and would serve the whole ones too.
     fixed = False if job.stream.checked else None
     forward = torch.compile(run.module, dynamic=fixed) if job.training.compile else run.module
